@@ -51,4 +51,5 @@
 #include "lockstep/nn/optim/grad_scaler.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/schedule.h"
+#include "lockstep/nn/recorded_steps.h"
 #include "lockstep/version.h"

@@ -20,14 +20,12 @@ Node* node_of_loss(const Tensor& recorded) {
   return node->rows == Node::Rows::losses ? node : nullptr;
 }
 
-// f64 (lanes,): value(k) of lane k, as `dtype` on `device`.
+// (lanes,): value(k) of lane k. By fills: a step with a copy from the host cannot be recorded.
 template <class F>
 Tensor of_each_lane(const Lanes& lanes, DType dtype, Device device, const F& value) {
-  const Tensor numbers = Tensor::empty({lanes.count()}, DType::f64);
-  for (int k = 0; k < lanes.count(); ++k) numbers.data<double>()[k] = value(k);
-  const Tensor result = Tensor::empty(numbers.shape(), dtype);
-  kernels::cast(numbers, result);
-  return result.to(device);
+  const Tensor result = Tensor::empty({lanes.count()}, dtype, device);
+  for (int k = 0; k < lanes.count(); ++k) result.slice(k, k + 1).fill(value(k));
+  return result;
 }
 
 }  // namespace

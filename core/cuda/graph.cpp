@@ -41,11 +41,12 @@ struct StepGraph::State {
   std::size_t kernels = 0;
   int recordings = 0;
 
+  // Asks all conditions: each may have to do something before the step goes on.
   bool holds() const {
     if (!executable) return false;
-    for (const auto& unchanged : recording->conditions)
-      if (!unchanged()) return false;
-    return true;
+    bool all = true;
+    for (const auto& unchanged : recording->conditions) all = unchanged() && all;
+    return all;
   }
   void record();
 };
@@ -78,7 +79,10 @@ void StepGraph::State::record() {
   kernels = count_kernels(graph);
   cudaGraphExec_t made{};
   call("step graph", "cudaGraphInstantiateWithFlags",
-       cudaGraphInstantiateWithFlags(&made, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+       cudaGraphInstantiateWithFlags(
+           &made, graph,
+           cudaGraphInstantiateFlagAutoFreeOnLaunch |
+               cudaGraphInstantiateFlagUseNodePriority));  // those of the streams recorded
   executable = ExecutableHandle(made);
   ++recordings;
 }
@@ -122,5 +126,23 @@ void StepGraph::depends_on(std::function<bool()> unchanged) {
 }
 
 bool StepGraph::recording() { return now_recorded != nullptr; }
+
+// A thread that captures may not ask for events, nor wait: its capture would be void. In the mode
+// `relaxed` it may (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode).
+StepGraph::Pause::Pause() : recording_(now_recorded) {
+  if (!recording_) return;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  call("step graph", "cudaThreadExchangeStreamCaptureMode",
+       cudaThreadExchangeStreamCaptureMode(&mode));
+  mode_ = static_cast<int>(mode);
+  now_recorded = nullptr;
+}
+
+StepGraph::Pause::~Pause() {
+  if (!recording_) return;
+  now_recorded = static_cast<cuda::Recording*>(recording_);
+  auto mode = static_cast<cudaStreamCaptureMode>(mode_);
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+}
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // Memory of devices: the stream-ordered allocator of CUDA, and copies.
+#include "lockstep/core/cuda/pinned.h"
 #include "lockstep/core/cuda/state.h"
 #include "lockstep/core/gpu/device_memory.h"
 #include "lockstep/core/gpu/gpu.h"
@@ -83,9 +84,9 @@ void fill_zero(void* data, std::size_t bytes, Device device) {
 }
 
 Storage allocate_pinned(std::size_t bytes) {
-  void* data = nullptr;
-  if (bytes > 0) call("allocate_pinned", "cudaMallocHost", cudaMallocHost(&data, bytes));
-  return Storage::adopt(data, bytes, [data] { (void)cudaFreeHost(data); });
+  if (bytes == 0) return Storage::adopt(nullptr, 0, [] {});
+  void* const data = cuda::take_pinned("allocate_pinned", bytes);
+  return Storage::adopt(data, bytes, [data] { (void)cuda::keep_pinned(data); });
 }
 
 }  // namespace lockstep::gpu

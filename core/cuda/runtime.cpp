@@ -30,15 +30,15 @@ void keep_freed_memory(Device device) {
        cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &allowed));
 }
 
-std::shared_ptr<Stream::State> make_stream(Device device) {
+std::shared_ptr<Stream::State> make_stream(Device device, StreamUse use = StreamUse::computing) {
   cuda::check_device("stream", device);
   make_current(device);
   keep_freed_memory(device);
   auto state = std::make_shared<Stream::State>();
   state->device = device;
-  state->stream = cuda::take_stream("stream");
-  void* faults = nullptr;
-  call("stream", "cudaMallocHost", cudaMallocHost(&faults, sizeof(cuda::Faults)));
+  state->use = use;
+  state->stream = cuda::take_stream("stream", use);
+  void* const faults = cuda::take_pinned("stream", sizeof(cuda::Faults));
   state->faults = decltype(state->faults)(new (faults) cuda::Faults{});
   return state;
 }
@@ -85,8 +85,8 @@ Stream Stream::reading(Device device) {
   return Stream(on_cpu(device) ? cpu_stream() : streams_of_this_thread(device).reading);
 }
 
-Stream Stream::create(Device device) {
-  return Stream(on_cpu(device) ? cpu_stream() : make_stream(device));
+Stream Stream::create(Device device, StreamUse use) {
+  return Stream(on_cpu(device) ? cpu_stream() : make_stream(device, use));
 }
 
 Device Stream::device() const { return state_->device; }
@@ -194,7 +194,7 @@ void check_device(std::string_view operation, Device device) {
 Queue queue_of(Device device) {
   const Stream::State& state = *current_stream(device);
   make_current(device);
-  return {state.stream.get(), state.faults.get()};
+  return {state.stream.get(), state.faults.get(), state.use};
 }
 
 int multiprocessors(Device device) {

@@ -9,15 +9,21 @@
 #include <vector>
 
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/pinned.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/cuda/stream_pool.h"
 
 namespace lockstep {
 
+namespace cuda {
+inline cudaError_t keep_faults(Faults* faults) { return keep_pinned(faults); }
+}  // namespace cuda
+
 struct Stream::State {
   Device device;
+  StreamUse use = StreamUse::computing;
   cuda::StreamHandle stream;
-  cuda::Handle<cuda::Faults*, cudaFreeHost> faults;  // page-locked: kernels write, the host reads
+  cuda::Handle<cuda::Faults*, cuda::keep_faults> faults;  // kernels write, the host reads
 
   State() = default;
   ~State() {  // kernels under way may still write to `faults`

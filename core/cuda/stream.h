@@ -25,6 +25,7 @@ struct Faults {
 struct Queue {
   cudaStream_t stream;
   Faults* faults;
+  StreamUse use;
 };
 Queue queue_of(Device device);
 inline Queue queue_of(const Tensor& tensor) { return queue_of(tensor.device()); }

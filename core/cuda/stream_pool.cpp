@@ -12,6 +12,7 @@ namespace {
 struct Pooled {
   cudaStream_t stream;
   int device;
+  StreamUse use;
   bool taken;
 };
 
@@ -28,22 +29,26 @@ Pool& pool() {
 
 }  // namespace
 
-StreamHandle take_stream(const char* operation) {
+StreamHandle take_stream(const char* operation, StreamUse use) {
   int device = 0;
   call(operation, "cudaGetDevice", cudaGetDevice(&device));
   {
     const std::lock_guard lock(pool().mutex);
     for (Pooled& pooled : pool().streams)
-      if (pooled.device == device && !pooled.taken) {
+      if (pooled.device == device && pooled.use == use && !pooled.taken) {
         pooled.taken = true;
         return StreamHandle(pooled.stream);
       }
   }
   cudaStream_t stream{};  // made without the lock: the driver may take its time
-  call(operation, "cudaStreamCreateWithFlags",
-       cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  int least = 0, greatest = 0;
+  call(operation, "cudaDeviceGetStreamPriorityRange",
+       cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  call(operation, "cudaStreamCreateWithPriority",
+       cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                    use == StreamUse::communicating ? greatest : least));
   const std::lock_guard lock(pool().mutex);
-  pool().streams.push_back({stream, device, true});
+  pool().streams.push_back({stream, device, use, true});
   return StreamHandle(stream);
 }
 

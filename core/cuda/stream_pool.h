@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include "lockstep/core/cuda/handle.h"
+#include "lockstep/core/gpu/stream.h"
 
 namespace lockstep::cuda {
 
@@ -23,6 +24,6 @@ cudaError_t keep_stream(cudaStream_t stream);
 using StreamHandle = Handle<cudaStream_t, keep_stream>;
 
 /// A stream of the current device. Throws DeviceError.
-StreamHandle take_stream(const char* operation);
+StreamHandle take_stream(const char* operation, StreamUse use = StreamUse::computing);
 
 }  // namespace lockstep::cuda

@@ -29,7 +29,7 @@ Stream Stream::current(Device device) {
   return Stream(state);
 }
 Stream Stream::reading(Device device) { return current(device); }
-Stream Stream::create(Device device) { return current(device); }
+Stream Stream::create(Device device, StreamUse) { return current(device); }
 Device Stream::device() const { return {}; }
 void Stream::synchronize() const {}
 void Stream::wait(const Event&) const {}
@@ -58,6 +58,8 @@ std::size_t StepGraph::kernels() const { return 0; }
 int StepGraph::recordings() const { return 0; }
 void StepGraph::depends_on(std::function<bool()>) {}  // NOLINT: the others keep it
 bool StepGraph::recording() { return false; }
+StepGraph::Pause::Pause() : recording_(nullptr) {}
+StepGraph::Pause::~Pause() = default;
 
 namespace gpu {
 

@@ -61,10 +61,27 @@ class StepGraph {
   static void depends_on(std::function<bool()> unchanged);
   /// Whether the calling thread is recording a step.
   static bool recording();
+  class Pause;
 
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+/// While it lives, the calling thread records nothing: it may wait for work that was enqueued
+/// before the recording, and read results of it, on other streams than that of the step. Does
+/// nothing outside of a recording.
+class [[nodiscard]] StepGraph::Pause {
+ public:
+  Pause();
+  ~Pause();
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+  bool paused() const { return recording_ != nullptr; }  ///< there is a recording
+
+ private:
+  void* recording_;
+  int mode_ = 0;  // of the thread's captures
 };
 
 }  // namespace lockstep

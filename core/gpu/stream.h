@@ -18,6 +18,7 @@
 ///
 /// The processor's stream is always empty: waiting for it returns at once. Thread-safe handles.
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -27,6 +28,19 @@
 namespace lockstep {
 
 class Event;
+
+/// What a stream's kernels are for. How they share a GPU's multiprocessors is decided here:
+///
+///   computing       they take all the room there is.
+///   communicating   sums of a collective. Where there is room, their blocks start before waiting
+///                   blocks of computing streams (the highest priority), so that a bucket does not
+///                   wait for the rest of backward. They take at most a quarter of each
+///                   multiprocessor's threads, so that backward goes on beside them.
+///
+/// A block that runs is never interrupted. The blocks of Hopper's products take all registers of a
+/// multiprocessor until the product ends: a collective waits for that. NCCL sizes its kernels alone
+/// (NCCL_MAX_CTAS).
+enum class StreamUse : std::uint8_t { computing, communicating };
 
 class Stream {
  public:
@@ -38,7 +52,7 @@ class Stream {
   /// making a stream may wait for the whole GPU, and so for peers.
   static Stream reading(Device device);
   /// Another stream of the device.
-  static Stream create(Device device);
+  static Stream create(Device device, StreamUse use = StreamUse::computing);
 
   Device device() const;  ///< whose stream it is
   /// The host waits until everything given so far is done. Throws what went wrong meanwhile.

@@ -33,6 +33,7 @@
 /// Thread-safety: one DistributedDataParallel belongs to one rank; one thread uses it at a time.
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -76,6 +77,11 @@ class [[nodiscard]] DistributedDataParallel {
                                         std::vector<Buffer> buffers, Communicator& communicator,
                                         const DdpOptions& options = {});
 
+  DistributedDataParallel(DistributedDataParallel&&) = default;
+  DistributedDataParallel& operator=(DistributedDataParallel&&) = default;
+  /// settle(), if it does not end by an exception: an error of the last step is thrown from here.
+  ~DistributedDataParallel() noexcept(false);
+
   /// A scope in which backwards only accumulate, also with BackwardOptions::sync.
   NoSync no_sync() { return NoSync(reducer().paused()); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
@@ -110,14 +116,21 @@ class [[nodiscard]] DistributedDataParallel {
   ///   ddp.save_on_rank0([&] { nn::save_safetensors("model.safetensors", model.state_dict()); });
   void save_on_rank0(const std::function<void()>& save, std::optional<Seconds> timeout = {});
 
-  /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward. Call
-  /// it after the last step of training, so that its errors are thrown.
+  /// Whether a backward can be part of a recorded step (core/gpu/graph.h): the communicator reaches
+  /// the GPUs, there is no communication hook, NonFinite does not look in gradients, and there are
+  /// no buffers that would have to be made equal. Backwards then need a known total weight.
+  bool recordable() const {
+    return reducer().why_not_recorded().empty() && !buffers_->makes_equal();
+  }
+
+  /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward, and
+  /// throws the errors of that backward.
   void settle() { reducer().settle(); }
 
-  /// What the last synchronization came to; its verdict is the same on every rank.
-  const StepReport& last_step() const { return reducer().last_step(); }
-  /// Who computes how long, and who waits, since construction.
-  const StepStatistics& statistics() const { return reducer().statistics(); }
+  /// What the last synchronization came to; its verdict is the same on every rank. It settles.
+  const StepReport& last_step() const { return settled().last_step(); }
+  /// Who computes how long, and who waits, since construction. It settles.
+  const StepStatistics& statistics() const { return settled().statistics(); }
 
   /// What it was made with.
   Communicator& communicator() const { return communicator_.get("[DistributedDataParallel]"); }
@@ -139,6 +152,10 @@ class [[nodiscard]] DistributedDataParallel {
     (void)communicator();
     return *reducer_;
   }
+  Reducer& settled() const {
+    reducer().settle();
+    return *reducer_;
+  }
 
   CommunicatorRef communicator_;
   std::shared_ptr<const void> needs_;
@@ -146,6 +163,7 @@ class [[nodiscard]] DistributedDataParallel {
   std::unique_ptr<BufferSync> buffers_, averaged_buffers_;
   std::unique_ptr<Reducer> reducer_;
   bool joined_ = false;
+  int exceptions_ = std::uncaught_exceptions();  // on their way when it was made
 };
 
 }  // namespace lockstep::dist

@@ -29,11 +29,13 @@ struct DdpOptions {
   Deterministic deterministic = Deterministic::run;
   BufferMode buffers = BufferMode::broadcast;
   NonFinite nonfinite = NonFinite::report;
-  /// On a GPU: the host does not wait for a backward's collectives. It reads what the ranks told
-  /// each other when the next backward begins. last_step() is then of the step before, and an error
-  /// (ranks that disagree, a rank without data where no Weight gave a total) stops training one
-  /// step late.
-  bool deferred = false;
+  /// On a GPU: the host does not wait for a backward's collectives where their result is known to
+  /// be the mean: all parameters were used, the total weight is known, NonFinite does not look in
+  /// gradients. It reads what the ranks told each other when the next backward begins, so that an
+  /// error (ranks that disagree) stops training one step late. False: each backward waits. Where
+  /// some ranks run out of data and no Weight gives a total (join), a mean that was not deferred
+  /// leaves them out; a deferred one is a StateError, one step late.
+  bool deferred = true;
   /// At every step, compare the replicas by a fingerprint (replica_check.h). False: only
   /// DistributedDataParallel::check_replicas() compares.
   bool check_replicas = true;

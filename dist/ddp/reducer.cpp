@@ -70,7 +70,7 @@ void Reducer::launch(Bucket& bucket) {
   const bool last = &bucket == &buckets_.all().back();
   for (StepGuard* guard : guards_) guard->launches(bucket);
   if (last && !recording_) write_metadata();
-  bucket.work = transfer().send(bucket, last);
+  bucket.work = transfer_->send(bucket, last);
 }
 
 void Reducer::write_metadata() {
@@ -96,7 +96,7 @@ void Reducer::backward_ends() {
 }
 
 void Reducer::receive_sums() {
-  for (Bucket& bucket : buckets_.all()) transfer().receive(bucket);
+  for (Bucket& bucket : buckets_.all()) transfer_->receive(bucket);
   buckets_.all().back().work.finish();  // the host reads the trailer
 }
 

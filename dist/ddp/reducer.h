@@ -69,6 +69,9 @@ class Reducer final : public GradientReducer {
   /// has ended, a backward and a step throw StateError.
   Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
           const DdpOptions& options = {}, const ReducerExtras& extras = {});
+  ~Reducer() override;
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
 
   // What the tape tells it.
   void backward_begins(const Contribution& contribution) override;
@@ -101,6 +104,9 @@ class Reducer final : public GradientReducer {
   /// Throws StateError if a gradient is local. What gradients held is lost: their memory is used.
   void average_parameters();
   void check_replicas();  ///< DistributedDataParallel::check_replicas
+  /// Why no backward can be part of a recorded step (core/gpu/graph.h): "there can be no
+  /// communication hook"; empty if it can.
+  std::string_view why_not_recorded() const;
   /// Reads the metadata of a backward whose verdict was deferred, as the next backward does. Throws
   /// what that one would have thrown.
   void settle();
@@ -115,7 +121,6 @@ class Reducer final : public GradientReducer {
  private:
   using Bucket = GradientBuckets::Bucket;
   const std::vector<Parameter>& parameters() const { return buckets_.parameters(); }
-  BucketTransfer& transfer() { return recording_ ? *recorded_transfer_ : *transfer_; }
   bool prepare_slot(std::size_t i);
   void launch_ready();
   void launch(Bucket& bucket);
@@ -141,7 +146,7 @@ class Reducer final : public GradientReducer {
   std::int64_t number_;  // of this reducer, the same on all ranks
   DdpOptions options_;
   GradientBuckets buckets_;
-  std::unique_ptr<BucketTransfer> transfer_, recorded_transfer_;
+  std::unique_ptr<BucketTransfer> transfer_;
   Observation hook_taken_;
   std::vector<Observation> observations_;               // of all parameters; gone before buckets
   std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> index

@@ -13,20 +13,15 @@ namespace {
 // before the recording has checked that the ranks agree, and their calls are compared while the
 // recording is made. Before every 64th replay the host compares what the steps have added
 // (replica_check.h). `sync`: as the pauses of no_sync() leave it.
-void check_recordable(const Contribution& contribution, bool sync, const DdpOptions& options,
+void check_recordable(const Contribution& contribution, bool sync, std::string_view refusal,
                       const GradientBuckets& buckets) {
   const auto refuse = [](bool bad, std::string_view why) {
     check<StateError>(!bad, "[backward] in a step that is being recorded {}", why);
   };
+  refuse(!refusal.empty(), refusal);
   refuse(!contribution.total_known(),
          "the total weight must be known when backward begins: give Weight a total, or no Weight");
-  refuse(looks_in_gradients(options.nonfinite),
-         "nobody can look for infinite gradients: NonFinite::report");
-  refuse(options.hook != nullptr, "there can be no communication hook");
   refuse(!sync, "gradients cannot only be accumulated");
-  for (const GradientBuckets::Bucket& bucket : buckets.all())
-    refuse(bucket.memory.device() != bucket.wire.device(),
-           "gradients cannot travel through the host: take nccl, or transport ipc");
   for (const Parameter& parameter : buckets.parameters()) {
     check<StateError>(parameter.uses_left() > 0,
                       "[backward] in a step that is being recorded every parameter must be used, "
@@ -61,7 +56,17 @@ void Reducer::check_can_add(const Contribution& contribution) const {
         "total is to be summed, cannot be added to it: zero_grad() first (if it is in no "
         "optimizer, DistributedDataParallel::zero_grad()), or give a Weight with a total",
         parameter.name());
-  if (recording_) check_recordable(contribution, synchronizing_, options_, buckets_);
+  if (recording_) check_recordable(contribution, synchronizing_, why_not_recorded(), buckets_);
+}
+
+std::string_view Reducer::why_not_recorded() const {
+  if (looks_in_gradients(options_.nonfinite))
+    return "nobody can look for infinite gradients: NonFinite::report";
+  if (options_.hook) return "there can be no communication hook";
+  for (const GradientBuckets::Bucket& bucket : buckets_.all())
+    if (bucket.memory.device() != bucket.wire.device())
+      return "gradients cannot travel through the host: take nccl, or transport ipc";
+  return "";
 }
 
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may

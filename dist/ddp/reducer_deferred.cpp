@@ -8,7 +8,12 @@
 //
 // The metadata must have nothing to change: the total weight is known, this rank has used every
 // parameter, no guard looks for infinite gradients. Whether this holds on all ranks is seen one
-// step late. If not, the error stops training after one step too many.
+// step late. If not, the error stops training after one step too many. The last step's metadata is
+// read when the DistributedDataParallel ends, or when it is asked for a report.
+//
+// In a recorded step no metadata is written. The trailer's bytes travel all the same: the last
+// bucket is then cut where that of any other step is, so that a ring or NCCL adds in the same order
+// and the sums have the same bits. What the bytes hold is never read.
 
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/ddp/agreed_error.h"
@@ -31,7 +36,7 @@ void Reducer::commit_unread() {
       check_before_replay();
       return true;
     });
-  for (Bucket& bucket : buckets_.all()) transfer().receive(bucket);
+  for (Bucket& bucket : buckets_.all()) transfer_->receive(bucket);
   for (const Parameter& parameter : parameters())
     parameter.set_gradient_state(GradientState::synchronized);
   trace_.leave_out_verdict();
@@ -39,7 +44,7 @@ void Reducer::commit_unread() {
 }
 
 void Reducer::check_before_replay() {
-  check_world_lives("step graph");
+  settle();  // a replay writes over the metadata
   if (replicas_.differ_before_replay()) {
     const Problem problem = replicas_.explain_difference();
     stop_all_ranks(communicator_, "[step graph] " + problem.text, problem.blame);
@@ -47,16 +52,16 @@ void Reducer::check_before_replay() {
   nonfinite_.check_parameters("step graph", true);
 }
 
-// Not on the current stream: what was enqueued there since then would have to be waited for.
+// Not on the current stream: what was enqueued there since then would have to be waited for. While
+// a step is recorded, nothing has been enqueued there, and nothing may be.
 void Reducer::settle() {
   check_world_lives("backward");
   if (!std::exchange(deferred_, false)) return;
-  StepOutcome outcome;
-  {
-    const StreamGuard guard(Stream::reading(buckets_.all().back().wire.device()));
-    buckets_.all().back().work.finish();
-    outcome = exchange_.read(buckets_);
-  }
+  const StepGraph::Pause pause;
+  std::optional<StreamGuard> reading(Stream::reading(buckets_.all().back().wire.device()));
+  buckets_.all().back().work.finish();
+  const StepOutcome outcome = exchange_.read(buckets_);
+  if (!pause.paused()) reading.reset();
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
   check<StateError>(
       outcome.scale == 1,
@@ -64,6 +69,15 @@ void Reducer::settle() {
       "with data weighed {:g} in all: where ranks may have no data, do not defer the "
       "verdict (DdpOptions::deferred)",
       outcome.weight * outcome.scale, outcome.weight);
+}
+
+// The collective whose metadata was never read must not outlive the memory that it uses.
+Reducer::~Reducer() {
+  if (!deferred_ || world_.ended()) return;
+  try {
+    buckets_.all().back().work.finish();
+  } catch (const Error&) {  // an exception is on its way already, or the world is broken
+  }
 }
 
 }  // namespace lockstep::dist

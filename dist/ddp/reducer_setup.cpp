@@ -46,7 +46,6 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
                number_ == 0 ? "" : fmt::format(", model {}", number_)),
       transfer_(options.hook ? hook_transfer(communicator, options.hook)
                              : all_reduce_transfer(communicator)),
-      recorded_transfer_(recorded_transfer(communicator)),
       window_(this->parameters()),
       replicas_(joined(parameters, extras.frozen), communicator, options.check_replicas,
                 options.nonfinite == NonFinite::report),

@@ -59,7 +59,7 @@ DeviceEngine* DeviceCommunicator::engine_for(Device device) {
     // What may wait for the whole GPU comes before the ranks meet in make_engine: afterwards a
     // stream of a faster rank may wait for this one.
     if (kind_ != EngineKind::none) {
-      stream_ = Stream::create(device);
+      stream_ = Stream::create(device, StreamUse::communicating);
       warm_up(device);
     }
     try {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/core/cuda/stream_pool.h"
+#include "lockstep/core/gpu/device_memory.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/gpu/driver.h"
 
@@ -57,12 +58,12 @@ struct OwnMemory {
   void* data;
   std::size_t bytes;
   int device;
-  bool given = false;  // to another process
 };
 
 // CUDA leaves open what happens if memory is freed while another process has it mapped, and no
-// process says when it unmaps: what was given to others is kept for the next region. The end of the
-// process frees it.
+// process says when it unmaps. To free it may also wait for all streams of the GPU, one of which
+// may wait for the very rank that frees. So what several ranks share is kept for the next region.
+// The end of the process frees it.
 class KeptMemory {
  public:
   /// The smallest that has enough bytes, but not twice as many.
@@ -96,21 +97,30 @@ KeptMemory& kept_memory() {
   return *kept;
 }
 
-std::shared_ptr<OwnMemory> allocate_zeroed(std::size_t bytes, Device device) {
+std::shared_ptr<OwnMemory> allocate_shared(std::size_t bytes, Device device) {
   call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
   std::optional<OwnMemory> own = kept_memory().take(bytes, device.index);
   if (!own) {
     own = {nullptr, bytes, device.index};
     call("ipc", "cudaMalloc", cudaMalloc(&own->data, bytes));
   }
-  const std::shared_ptr<OwnMemory> memory(new OwnMemory(*own), [](OwnMemory* ended) {
-    const std::unique_ptr<OwnMemory> keeper(ended);
-    if (ended->given) return kept_memory().keep(*ended);
-    (void)cudaSetDevice(ended->device);
-    (void)cudaFree(ended->data);
+  zero_memory(own->data, bytes);
+  return std::shared_ptr<OwnMemory>(new OwnMemory(*own), [](OwnMemory* ended) {
+    kept_memory().keep(*std::unique_ptr<OwnMemory>(ended));
   });
-  zero_memory(memory->data, bytes);
-  return memory;
+}
+
+// Of a world of one: freed in the order of a stream that is empty, which waits for nothing.
+std::shared_ptr<OwnMemory> allocate_alone(std::size_t bytes, Device device) {
+  const Stream stream = Stream::reading(device);
+  const StreamGuard guard(stream);
+  void* const data = gpu::allocate(bytes, stream);
+  gpu::fill_zero(data, bytes, device);
+  stream.synchronize();
+  return std::shared_ptr<OwnMemory>(new OwnMemory{data, bytes, device.index},
+                                    [stream](OwnMemory* ended) {
+                                      gpu::release(std::unique_ptr<OwnMemory>(ended)->data, stream);
+                                    });
 }
 
 // A kernel that is loaded at its first launch may wait for all streams of its context; here these
@@ -187,7 +197,9 @@ void zero_memory(void* data, std::size_t bytes) {
 
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   std::shared_ptr<OwnMemory> own;
-  take_together<DeviceError>(host, [&] { own = allocate_zeroed(bytes, device); });
+  take_together<DeviceError>(host, [&] {
+    own = host.size() > 1 ? allocate_shared(bytes, device) : allocate_alone(bytes, device);
+  });
   const std::shared_ptr<void> owner = own;
   Card mine{.process = this_process(),
             .bytes = bytes,
@@ -200,8 +212,6 @@ SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunica
   });
 
   const std::vector<Card> cards = gather_cards(mine, host);
-  own->given = std::ranges::any_of(
-      cards, [&](std::uint64_t process) { return process != mine.process; }, &Card::process);
   const auto mapping = std::make_shared<Mapping>(device.index);
   mapping->owned.push_back(own);
   SharedRegion memory{bytes, {}, mapping};

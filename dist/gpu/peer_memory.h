@@ -14,9 +14,9 @@ struct ReachError : DeviceError {
 };
 
 /// `bytes` zeroed bytes on every rank's device. With the last copy of the region the peers' memory
-/// is unmapped, and the own memory freed (among threads: with the last copy of all). What another
-/// process may still have mapped is not freed, but kept for a later region of this process: one of
-/// at most its size, and more than half of it.
+/// is unmapped (among threads: with the last copy of all). The own memory is freed in a world of
+/// one; else it is kept for a later region of this process: one of at most its size, and more than
+/// half of it.
 ///
 /// Collective; blocks. If it fails on one rank, it throws on all and names the first rank that
 /// fails: DeviceError if that has no memory, else ReachError; so, too, where ranks are threads that

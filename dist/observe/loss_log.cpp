@@ -12,28 +12,38 @@
 namespace lockstep::dist {
 
 void LossLog::add(const Tensor& mean_loss, const Weight& weight) {
+  if (recomputing()) return;
+  const Tensor all = parts(mean_loss);
+  add_parts(all, weight, lane_losses(mean_loss).defined() ? Tape::current()->lanes() : nullptr);
+}
+
+Tensor LossLog::parts(const Tensor& mean_loss) {
   check<ShapeError>(mean_loss.defined() && mean_loss.numel() == 1,
                     "[loss log] a loss of {} elements: it has one", mean_loss.numel());
-  if (recomputing()) return;
   const Tensor of_lanes = lane_losses(mean_loss);
+  return of_lanes.defined() ? of_lanes : mean_loss.detach().view({1});
+}
+
+void LossLog::add_parts(const Tensor& parts, const Weight& weight, const Lanes* lanes) {
   const auto now = std::chrono::system_clock::now();
-  if (!of_lanes.defined()) {
-    check<StateError>(weight.lanes == 0,
-                      "[loss log] the batch has {} lanes, and the loss knows none: add it as it "
-                      "was recorded, while its tape lives",
-                      weight.lanes);
-    steps_.push_back(
-        {mean_loss.detach().view({1}).clone(), {weight.local}, 0, 0, weight.total, now});
+  check<StateError>(lanes || weight.lanes == 0,
+                    "[loss log] the batch has {} lanes, and the loss knows none: add it as it was "
+                    "recorded, while its tape lives",
+                    weight.lanes);
+  check<ShapeError>(parts.numel() == (lanes ? lanes->count() : 1),
+                    "[loss log] {} losses of {} lanes", parts.numel(), lanes ? lanes->count() : 1);
+  if (!lanes) {
+    steps_.push_back({parts.clone(), {weight.local}, 0, 0, weight.total, now});
     return;
   }
-  const Lanes& lanes = *Tape::current()->lanes();
-  const auto rows = static_cast<double>(lanes.rows()), all = static_cast<double>(lanes.all_rows());
-  if (!lanes.have(weight))
+  const auto rows = static_cast<double>(lanes->rows()),
+             all = static_cast<double>(lanes->all_rows());
+  if (!lanes->have(weight))
     fail<StateError>("[loss log] a weight of {} of {} in {} lanes, for a loss of {} of {} in {}",
-                     weight.local, weight.total, weight.lanes, rows, all, lanes.total());
-  Added step{of_lanes, {}, lanes.total(), lanes.first(), all, now};
-  for (int k = 0; k < lanes.count(); ++k)
-    step.weights.push_back(static_cast<double>(lanes.rows_of(k)));
+                     weight.local, weight.total, weight.lanes, rows, all, lanes->total());
+  Added step{parts.clone(), {}, lanes->total(), lanes->first(), all, now};
+  for (int k = 0; k < lanes->count(); ++k)
+    step.weights.push_back(static_cast<double>(lanes->rows_of(k)));
   steps_.push_back(std::move(step));
 }
 

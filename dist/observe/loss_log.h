@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/core/lanes.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/dist/world/world.h"
@@ -54,6 +55,18 @@ class LossLog {
   /// backward: its lanes are known there alone. Throws StateError if it is not, or if `weight` is
   /// not that of the tape's batch; ShapeError unless the loss has one element.
   void add(const Tensor& mean_loss, const Weight& weight);
+
+  /// What add() keeps of a loss: those of its lanes, (lanes,), or without lanes the loss, (1,). For
+  /// a step that is recorded, which has to return it: the log takes it after each replay.
+  ///
+  ///   nn::RecordedSteps step([&](const data::Batch& batch) {
+  ///     ...
+  ///     return dist::LossLog::parts(loss);   // while its tape lives
+  ///   });
+  ///   log.add_parts(step(batch), batch.weight, batch.lanes.get());
+  static Tensor parts(const Tensor& mean_loss);
+  /// `lanes`: the batch's; null without lanes. Throws StateError if it does not fit `weight`.
+  void add_parts(const Tensor& parts, const Weight& weight, const Lanes* lanes);
 
   /// Collective: the steps since the last call, in their order. All ranks must have as many. Throws
   /// StateError for losses of lanes that this rank does not own in `world`: they are of an earlier

@@ -2,12 +2,13 @@
 
 #include <cublas_v2.h>
 
+#include <list>
 #include <map>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
 #include "lockstep/core/cuda/check.h"
-#include "lockstep/core/cuda/handle.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -17,33 +18,67 @@ void call(std::string_view function, cublasStatus_t status) {
                      cublasGetStatusString(status));
 }
 
-/// A handle and its workspace, which a captured graph keeps using: so neither ever moves.
+/// A handle and its workspace, which a captured graph keeps using: so neither ever moves. Products
+/// that may run at the same time must not share a workspace, so it belongs to a stream; and threads
+/// must not share a handle.
 struct Library {
-  lockstep::cuda::Handle<cublasHandle_t, cublasDestroy> handle;
-  lockstep::cuda::Handle<void*, cudaFree> workspace;
+  int device;
+  cudaStream_t stream;
+  bool taken;  // by a thread
+  cublasHandle_t handle = nullptr;
+  void* workspace = nullptr;
 };
 
-/// One per thread, which a handle must not share with others, and per stream: products that may run
-/// at the same time must not share a workspace.
+/// Libraries are never destroyed: that would wait for all work of the device (cuBLAS Library,
+/// cublasDestroy), and so for a stream that waits for a rank of this process. They are used again.
+class Pool {
+ public:
+  Library& take(int device, cudaStream_t stream) {
+    const std::lock_guard lock(mutex_);
+    for (Library& library : libraries_)
+      if (library.device == device && library.stream == stream &&
+          !std::exchange(library.taken, true))
+        return library;
+    return libraries_.emplace_back(Library{device, stream, true});
+  }
+  void keep(Library& library) {
+    const std::lock_guard lock(mutex_);
+    library.taken = false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::list<Library> libraries_;
+};
+
+Pool& pool() {
+  static auto* const all = new Pool;
+  return *all;
+}
+
+/// Of one thread, by device and stream.
+struct TakenLibraries {
+  std::map<std::pair<int, cudaStream_t>, Library*> all;
+  ~TakenLibraries() {
+    for (const auto& [key, library] : all) pool().keep(*library);
+  }
+};
+
 cublasHandle_t handle_for(cudaStream_t stream) {
   constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what cuBLAS recommends for 9.0
-  thread_local std::map<std::pair<int, cudaStream_t>, Library> libraries;  // by device and stream
+  thread_local TakenLibraries taken;
   int device = 0;
   lockstep::cuda::call("matmul", "cudaGetDevice", cudaGetDevice(&device));
-  Library& library = libraries[{device, stream}];
-  if (!library.workspace) {
-    cublasHandle_t handle{};
-    call("cublasCreate", cublasCreate(&handle));
-    library.handle = decltype(library.handle)(handle);
-    void* workspace = nullptr;
-    lockstep::cuda::call("matmul", "cudaMalloc", cudaMalloc(&workspace, workspace_bytes));
-    library.workspace = decltype(library.workspace)(workspace);
-  }
+  Library*& library = taken.all[{device, stream}];
+  if (!library) library = &pool().take(device, stream);
+  if (!library->handle) call("cublasCreate", cublasCreate(&library->handle));
+  if (!library->workspace)
+    lockstep::cuda::call("matmul", "cudaMalloc", cudaMalloc(&library->workspace, workspace_bytes));
   // Setting the stream resets the workspace.
-  call("cublasSetStream", cublasSetStream(library.handle.get(), stream));
+  call("cublasSetStream", cublasSetStream(library->handle, stream));
   call("cublasSetWorkspace",
-       cublasSetWorkspace(library.handle.get(), library.workspace.get(), workspace_bytes));
-  return library.handle.get();
+       cublasSetWorkspace(library->handle, library->workspace, workspace_bytes));
+  return library->handle;
 }
 
 template <class T>

@@ -10,7 +10,10 @@ using cuda::launch;
 using cuda::Queue;
 using cuda::queue_of;
 
-constexpr int threads = 256, blocks_per_multiprocessor = 8;
+// A quarter beside other work (StreamUse), else all of a multiprocessor's 2048 threads.
+constexpr int threads = 256;
+int blocks_per_multiprocessor(StreamUse use) { return use == StreamUse::communicating ? 2 : 8; }
+
 constexpr int most_pointers = 16;
 
 struct FoldTable {
@@ -97,10 +100,11 @@ void fold_typed(const FoldTable& table, std::int64_t count, Device device) {
     if (table.source_count > most) return fold_typed<T, 2 * most>(table, count, device);
   const std::int64_t head = head_of<T>(table, count), packs = (count - head) / pack_width<T>;
   const std::int64_t work = std::max(packs, count - packs * pack_width<T>);
+  const Queue queue = queue_of(device);
   launch<tree_reduce_kernel<T, most>>(
-      {.grid = strided_blocks_for(device, work, threads, blocks_per_multiprocessor),
+      {.grid = strided_blocks_for(device, work, threads, blocks_per_multiprocessor(queue.use)),
        .block = threads},
-      queue_of(device).stream, table, head, packs, count);
+      queue.stream, table, head, packs, count);
 }
 
 template <class Pointer>

@@ -34,6 +34,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"replicas_identical", result.replicas_identical},
       {"parameter_digest", result.replicas[0].digest},
       {"per_rank", per_rank},
+      {"replayed_steps", result.replayed_steps},
       {"buckets", result.buckets},
       {"bucket_layout", result.bucket_layout},
       {"samples_per_second", result.samples_per_second},

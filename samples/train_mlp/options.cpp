@@ -167,6 +167,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   bool no_shuffle = false;
   app.add_flag("--no-shuffle", no_shuffle, "Keep the samples in the order of the files");
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
+  bool no_record = false;
+  app.add_flag("--no-record", no_record,
+               "On a GPU: enqueue each step anew, where it would be recorded once and replayed");
   lockstep::samples::add_options(app, o, "2; in a launcher's world: its size");
   app.add_option("--bucket-cap-mb", o.ddp.bucket_cap_mb,
                  fmt::format("MiB of gradients per bucket ({})", o.ddp.bucket_cap_mb))
@@ -227,6 +230,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   if (o.ddp.deterministic >= Deterministic::layout && o.comm == "auto") o.comm = "direct";
   if (o.ddp.deterministic >= Deterministic::world && o.lanes == 0) o.lanes = 8;
   o.shuffle = !no_shuffle;
+  o.record = !no_record;
   if (!hash_values.empty()) o.hash_values = record_of(hash_values);
   if (app.count("--layers")) o.layers = lockstep::cli::widths("--layers", layers);
   validate(o);

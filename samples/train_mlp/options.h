@@ -28,6 +28,7 @@ struct Options : lockstep::samples::RunOptions {
   std::string data;  ///< a folder of IDX files
   bool shuffle = true;
   bool padded = false;
+  bool record = true;              ///< on a GPU: steps are recorded once, then replayed
   lockstep::dist::DdpOptions ddp;  ///< sizes of buckets, determinism
   std::string plan = "ready";      ///< order of the buckets: registration or ready
   std::string hook = "none";       ///< what travels: none, bf16 or f16

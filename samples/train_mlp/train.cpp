@@ -77,6 +77,9 @@ class Training {
   void begin_progress();
   void resume();
   void epoch();
+  bool records() const;
+  Tensor recorded_step(const data::Batch& batch);
+  void plain_step(const data::Loader& loader, const data::Batch& batch);
   void step();
   void settle(std::int64_t last);
   void save();
@@ -97,6 +100,7 @@ class Training {
   dist::DistributedDataParallel ddp_;
   std::optional<dist::Audit> audit_;
   std::optional<optim::GradScaler>& scaler_ = state_.scaler;
+  std::optional<nn::RecordedSteps> recorded_;
   std::int64_t &epoch_ = state_.epoch, &position_ = state_.position, &step_ = state_.step;
   std::int64_t seed_, samples_in_set_, precision_, lanes_;
   nn::Checkpoint checkpoint_;
@@ -173,7 +177,15 @@ Training::Training(State& state, const World& world)
   if (!options.hash_trace.empty())
     hashes_.emplace(world, options.hash_trace,
                     dist::HashTraceOptions{.first_step = step_ + 1, .values = options.hash_values});
+  if (records()) recorded_.emplace([this](const data::Batch& b) { return recorded_step(b); });
   begin_progress();
+}
+
+// What reads each step on the host cannot be in a recorded one: the scale of f16, audits, and
+// traces of what is within a step.
+bool Training::records() const {
+  return options_.record && device_ != Device{} && ddp_.recordable() && !scaler_ &&
+         options_.audit == 0 && options_.trace.empty() && options_.hash_trace.empty();
 }
 
 void Training::begin_progress() {
@@ -189,7 +201,7 @@ void Training::begin_progress() {
   for (const Parameter& parameter : parameters_) elements_in_all += parameter.value().numel();
   progress_.begin(fmt::format(
       "{}: {} parameters in {}\n"
-      "{} rank{} with batches of {}{}{}{}{}\n"
+      "{} rank{} with batches of {}{}{}{}{}{}\n"
       "{} training and {} test samples from {}",
       fmt::join(layers_, "-"), elements_in_all,
       buckets == 1 ? "1 bucket" : fmt::format("{} buckets before the first step", buckets),
@@ -203,8 +215,8 @@ void Training::begin_progress() {
                         options_.hook == "none" ? "" : " of " + options_.hook, world_.transport()) +
                 shared_cores(world_),
       device_ == Device{} ? "" : fmt::format(", on {}", gpu::describe(device_.index)),
-      precision.empty() ? "" : ", " + precision, set_.train.size(), set_.test.size(),
-      options_.data));
+      precision.empty() ? "" : ", " + precision, recorded_ ? ", recorded steps" : "",
+      set_.train.size(), set_.test.size(), options_.data));
 }
 
 // What --resume changes silently would be neither the old run nor the new one.
@@ -238,6 +250,29 @@ void Training::resume() {
 void Training::save() {
   checkpoint_.save(options_.checkpoint,
                    {.keep = options_.keep, .async = options_.checkpoint_async});
+}
+
+Tensor Training::recorded_step(const data::Batch& batch) {
+  const Autocast autocast(options_.precision.factors());
+  Tape tape;
+  const Tensor loss = nn::cross_entropy(model_(batch.x), batch.y);
+  const Tensor parts = dist::LossLog::parts(loss);
+  tape.backward(loss, batch.weight);
+  optimizer_->step();
+  optimizer_->zero_grad();
+  return parts;
+}
+
+void Training::plain_step(const data::Loader& loader, const data::Batch& batch) {
+  const Autocast autocast(options_.precision.factors());
+  audit_->backward(loader, batch, [&](const data::Batch& b) {
+    const Tensor loss = nn::cross_entropy(model_(b.x), b.y);
+    state_.log.add(loss, b.weight);
+    return scaler_ ? scaler_->scale(loss) : loss;
+  });
+  if (options_.survive) settle(step_ + 1);  // the loss of a step that is taken is never lost
+  step();
+  optimizer_->zero_grad();
 }
 
 void Training::step() {
@@ -282,15 +317,10 @@ void Training::epoch() {
   goes_on_ = false;
   std::int64_t done = 0;
   for (const data::Batch& batch : loader) {
-    const Autocast autocast(options_.precision.factors());
-    audit_->backward(loader, batch, [&](const data::Batch& b) {
-      const Tensor loss = nn::cross_entropy(model_(b.x), b.y);
-      state_.log.add(loss, b.weight);
-      return scaler_ ? scaler_->scale(loss) : loss;
-    });
-    if (options_.survive) settle(step_ + 1);  // the loss of a step that is taken is never lost
-    step();
-    optimizer_->zero_grad();
+    if (recorded_)
+      state_.log.add_parts((*recorded_)(batch), batch.weight, batch.lanes.get());
+    else
+      plain_step(loader, batch);
     position_ = batch.position;
     ++step_;
     if (options_.survive) state_.mark();
@@ -344,6 +374,7 @@ void Training::finish() {
   result_.buckets = ddp_.buckets().all().size();
   result_.bucket_layout = ddp_.bucket_layout();
   result_.statistics = ddp_.statistics();
+  result_.replayed_steps = recorded_ ? recorded_->replays() : 0;
   result_.kernel_launches = gpu::kernel_launches();
   result_.replicas = replicas(parameters_, world_);
   result_.replicas_identical = std::ranges::all_of(result_.replicas, [&](const Replica& replica) {

@@ -25,6 +25,7 @@ struct Result {
   double test_accuracy = 0;
   double samples_per_second = 0;  ///< all ranks together, over the training steps alone
   double bytes_per_step = 0;      ///< that rank 0 exchanged with the others, where they are counted
+  std::int64_t replayed_steps = 0;  ///< on a GPU: of a recorded step
   std::size_t buckets = 0;
   std::string bucket_layout;  ///< see dist/ddp/buckets/bucket_layout.h
   lockstep::dist::StepStatistics statistics;

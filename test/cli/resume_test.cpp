@@ -29,11 +29,6 @@ Words train_command(Words options) {
   return options;
 }
 
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// The summary of a run that must succeed.
 nlohmann::json summary(const Words& options) {
   const TemporaryFolder folder;

@@ -21,11 +21,6 @@ namespace {
 const std::string launcher = LOCKSTEP_BIN_DIR "/lockstep-run";
 using Words = std::vector<std::string>;
 
-Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 void expect_refused(const Words& command, int code, const std::string& text) {
   const Ended ended = run(command);
   CAPTURE(fmt::format("{}", fmt::join(command, " ")));

@@ -5,9 +5,14 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <functional>
+#include <thread>
+
 #include "cuda/engines.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/lockstep.h"
 
 namespace lockstep {
 namespace {
@@ -102,4 +107,56 @@ TEST_CASE("GPU teardown: a rank killed after it has called, before its GPU has d
 }
 
 }  // namespace
+// Rank 0's stream waits for rank 1, which first ends something: nothing of that may wait for the
+// whole GPU, for rank 0's work there ends only when rank 1 has called.
+TEST_CASE("GPU teardown: what ends on one rank waits for no stream that waits for it") {
+  const Device device{*gpu::kind(), 0};
+  const std::pair<std::string, std::function<void(World&)>> ends[] = {
+      {"a stream", [&](World&) { (void)Stream::create(device); }},
+      {"pinned memory", [&](World&) { (void)gpu::allocate_pinned(100); }},
+      {"a tensor", [&](World&) { (void)Tensor::full({1000}, 1, DType::f32, device); }},
+      {"a thread",
+       [&](World&) {
+         std::thread([&] {
+           (void)matmul(Tensor::full({2, 2}, 1, DType::f32, device),
+                        Tensor::full({2, 2}, 1, DType::f32, device));
+         }).join();
+       }},
+      {"a recorded step",
+       [&](World&) {
+         const Tensor x = Tensor::zeros({4}, DType::f32, device);
+         StepGraph step([&] { x.fill(1); }, device);
+         for (int i = 0; i < 3; ++i) step();
+         (void)x.to_vector<float>();
+       }},
+      {"a DistributedDataParallel of a world of one",
+       [&](World& alone) {
+         const Parameter w(Tensor::full({4}, 1, DType::f32, device), "w");
+         const dist::DistributedDataParallel ddp({w}, {}, alone);
+         Tape tape;
+         tape.backward(sum(mul(w, w)));
+       }},
+  };
+  for (const auto& [name, end] : ends) {
+    CAPTURE(name);
+    std::atomic<bool> called = false;
+    run_threads(2, {.transport = "ipc"}, [&](World& world) {
+      std::optional<World> alone = world.split(world.rank());
+      const Tensor data = Tensor::full({8}, 1, DType::f32, device);
+      world.communicator().all_reduce(data, "first").wait();
+      end(*alone);  // what is only made at the first time, before a rank waits
+      world.communicator().barrier("ready").wait();
+      if (world.rank() == 1) {
+        while (!called) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        end(*alone);
+      }
+      dist::Work second = world.communicator().all_reduce(data, "second");
+      called = true;
+      second.wait();
+      check<Error>(data.to_vector<float>()[7] == 4, "{}", data.to_vector<float>()[7]);
+    });
+  }
+}
+
 }  // namespace lockstep

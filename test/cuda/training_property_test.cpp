@@ -11,8 +11,7 @@ using namespace lockstep;
 using namespace lockstep::dist;
 using namespace lockstep::dist::testing;
 
-TEST_CASE("drill training-gpu: any training on GPUs equals one process on the union" *
-          doctest::test_suite("slow")) {
+TEST_CASE("drill training-gpu: any training on GPUs equals one process on the union") {
   test::drill(24, [&](std::uint64_t seed) {
     const Training t = draw_training(seed, std::min(4, gpu::count()), true);
     const auto right = train_alone(t);

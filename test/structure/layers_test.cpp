@@ -40,7 +40,7 @@ const std::vector<Room>& rooms() {
       {"dist/audit", {"dist/ddp"}},
       {"dist/doctor", {"dist/ddp"}},
       {"launch", {"dist/rendezvous"}},
-      {"nn", {"dist/ddp"}},
+      {"nn", {"dist/ddp", "data"}},
       {"lockstep.h", {"nn", "data", "dist/audit", "dist/observe"}},
   };
   return all;

@@ -12,6 +12,13 @@
 #include "lockstep/dist/rendezvous/socket.h"
 #include "support/text.h"
 
+/// A command line that grows: `words + more`.
+inline std::vector<std::string> operator+(std::vector<std::string> words,
+                                          const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 namespace lockstep::test {
 
 /// How a program ended and what it wrote.

@@ -7,11 +7,10 @@ using Bucket = GradientBuckets::Bucket;
 
 class AllReduce final : public BucketTransfer {
  public:
-  AllReduce(Communicator& communicator, bool recorded)
-      : communicator_(communicator), recorded_(recorded) {}
+  explicit AllReduce(Communicator& communicator) : communicator_(communicator) {}
   Work send(const Bucket& bucket, bool) override {
-    copy_to_host(bucket);  // in a recorded step gradients do not go through the host
-    return communicator_.all_reduce(recorded_ ? bucket.memory : bucket.wire, bucket.name);
+    copy_to_host(bucket);
+    return communicator_.all_reduce(bucket.wire, bucket.name);
   }
   void receive(Bucket& bucket) override {
     bucket.work.wait();
@@ -20,7 +19,6 @@ class AllReduce final : public BucketTransfer {
 
  private:
   Communicator& communicator_;
-  bool recorded_;
 };
 
 class Hooked final : public BucketTransfer {
@@ -51,14 +49,11 @@ class Hooked final : public BucketTransfer {
 }  // namespace
 
 std::unique_ptr<BucketTransfer> all_reduce_transfer(Communicator& communicator) {
-  return std::make_unique<AllReduce>(communicator, false);
+  return std::make_unique<AllReduce>(communicator);
 }
 std::unique_ptr<BucketTransfer> hook_transfer(Communicator& communicator,
                                               std::shared_ptr<CommunicationHook> hook) {
   return std::make_unique<Hooked>(communicator, std::move(hook));
-}
-std::unique_ptr<BucketTransfer> recorded_transfer(Communicator& communicator) {
-  return std::make_unique<AllReduce>(communicator, true);
 }
 
 }  // namespace lockstep::dist

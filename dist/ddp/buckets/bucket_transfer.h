@@ -1,6 +1,6 @@
 #pragma once
 /// How a bucket comes to hold the sum over the ranks: what is sent, and what is done when it has
-/// arrived. One of three, none of which knows the reducer.
+/// arrived. One of two, neither of which knows the reducer.
 ///
 /// Thread-safety: as Communicator.
 
@@ -27,8 +27,5 @@ std::unique_ptr<BucketTransfer> all_reduce_transfer(Communicator& communicator);
 /// The hook sums. The trailer travels as it is, after the hook's part: it also arrives later.
 std::unique_ptr<BucketTransfer> hook_transfer(Communicator& communicator,
                                               std::shared_ptr<CommunicationHook> hook);
-/// Of a step that is being recorded: the gradients alone, without the trailer, which the host would
-/// have to read.
-std::unique_ptr<BucketTransfer> recorded_transfer(Communicator& communicator);
 
 }  // namespace lockstep::dist

@@ -48,8 +48,16 @@ BufferSync::BufferSync(Buffers buffers, Communicator& communicator, BufferMode m
   for (const auto& [dtype, numel] : averaged) averaged_.push_back(Tensor::zeros({numel}, dtype));
 }
 
+void BufferSync::begins(bool recorded) {
+  if (recorded && makes_equal())
+    fail<StateError>(
+        "[backward] in a step that is being recorded buffers cannot be made equal, for they travel "
+        "through the host, and '{}' is one: BufferMode::off",
+        buffers_->front().name);
+}
+
 void BufferSync::synchronize(int source) {
-  if (mode_ != BufferMode::off && communicator_.size() > 1) make_equal(source);
+  if (makes_equal()) make_equal(source);
   if (!trace::here.watcher) return;
   for (const Buffer& buffer : *buffers_)
     trace::here.watcher->see({.place = trace::Place::buffer,

@@ -25,6 +25,13 @@ class BufferSync final : public StepGuard {
   /// `communicator` must outlive this.
   BufferSync(Buffers buffers, Communicator& communicator, BufferMode mode);
 
+  /// Whether there is something to do, beyond one rank.
+  bool makes_equal() const {
+    return mode_ != BufferMode::off && communicator_.size() > 1 && !buffers_->empty();
+  }
+  /// Throws StateError if it would have to, in a recorded step: buffers travel through the host.
+  void begins(bool recorded) override;
+
   /// Collective: one message per dtype that is averaged, and one for all that is broadcast. Throws
   /// StateError for a buffer that no other handle holds any more.
   void synchronize(int source);

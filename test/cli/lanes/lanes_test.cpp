@@ -32,11 +32,6 @@ std::string hash(Words options) {
   return json.at("parameter_digest").get<std::string>() + json.at("losses").dump();
 }
 
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 }  // namespace
 
 TEST_CASE("lanes: train ends with one hash, whoever trains, over whatever") {

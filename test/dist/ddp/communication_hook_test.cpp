@@ -84,7 +84,8 @@ struct Recorder final : CommunicationHook {
 
 }  // namespace
 
-TEST_CASE("all_reduce and reduce_scatter of f16 and bf16 add up in f32 and round once") {
+TEST_CASE("all_reduce and reduce_scatter of f16 and bf16 add up in f32 and round once" *
+          doctest::test_suite("not-thread")) {
   for (const int size : {1, 2, 3, 4, 7})
     for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::two_shot, Algorithm::ring,
                                       Algorithm::one_shot, Algorithm::halving})

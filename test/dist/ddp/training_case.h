@@ -211,7 +211,6 @@ class TrainingRank {
     std::size_t s = 0;
     const auto next = [&] {
       load(s);
-      if (t_.recorded && t_.deferred) ddp.settle();  // it cannot be done while a step is recorded
       t_.recorded ? graph() : take_step();
       ++s;
       check_parameters(s, right[std::min(s, t_.steps())], right[0]);
