@@ -1,211 +1,162 @@
 #!/usr/bin/env bash
-# Everything that a machine with a GPU is needed for, in one command: builds for CUDA, runs the
-# tests on the GPU, under compute-sanitizer too, and the benchmarks. A stage that fails, or takes
-# longer than its limit, does not keep the next ones from running; the exit code is 1 if one did.
-#
-#   bench/gpu.sh --out DIR [options]
-#
-#     --out DIR         what is written: log.txt (everything), summary.md (a table of the stages,
-#                       then those of the benchmarks, as docs/benchmarks.md has them),
-#                       kernels.json, steps.json
-#     --build DIR       the build folder (build/cuda)
-#     --deps DIR        a further place of libraries and headers, laid out like / or like /usr, for
-#                       machines that cannot install packages; static libraries do
-#     --python PROGRAM  a Python with torch, to be compared with ($LOCKSTEP_PYTHON, python3)
-#     --stages A,B      some of: build tests ranks kernels steps memcheck racecheck (all, in this
-#                       order); ranks: several on one GPU, and NCCL
-#     --limit SECONDS   of all stages together (570)
+# What a machine with a GPU is needed for, in one command: --help below.
 set -uo pipefail
-
 root=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
-build=$root/build/cuda out='' deps='' python=${LOCKSTEP_PYTHON:-python3} limit=570
-stages=build,tests,ranks,kernels,steps,memcheck,racecheck
 
-misuse() { echo "gpu.sh: $*" >&2; exit 2; }
+usage() {
+  cat <<TEXT
+bench/gpu.sh --out DIR [options]
 
+Tests and measures on a GPU, in stages, the most valuable first. Each command has a limit, and so
+have each stage and the whole: what hangs costs its own limit, and the next goes on. Needs the CUDA
+toolkit, CMake and Ninja, and installs nothing.
+
+  --out DIR          what is written: when a stage ends, STAGE.json and STAGE.md (a table); also
+                     summary.md (all stages, of former calls too), log.txt (all output)
+  --device DEVICE    cuda (if not given), or sim: a dry run of every stage in the simulator, with
+                     small sizes, which takes one or two minutes
+  --build DIR        the build folder (build/cuda or build/sim); with --device sim also another of
+                     the simulator's, such as build/sim-asan
+  --deps DIR         more libraries and headers, laid out like / or like /usr; static ones do. NCCL
+                     and cuBLAS need no names without a version, and are also looked for among the
+                     packages nvidia-* of --python
+  --python PROGRAM   a Python with torch, to be compared with (\$LOCKSTEP_PYTHON, python3)
+  --stages A,B       only these, in the order below; the binaries of a former call are used
+  --limit SECONDS    of everything together (570)
+  --each SECONDS     a command's limit is at most this
+
+Stages, and the limit of each in seconds:
+
+  ${stages_text//$'\n'/$'\n'  }
+
+The exit code is 1 if anything failed or was stopped, 2 for wrong usage.
+TEXT
+}
+
+# NAME LIMIT WHAT: also what the stages below go by.
+stages_text='probe      90  which GPU, compilers, libraries and tools there are
+build     450  the programs that the next stages need, and no others
+kernels   240  tests of every rung and kernel, against f64; nothing in them can wait for a rank
+recorded  120  steps that are recorded and replayed: benchmark and tests
+ipc       240  training with several ranks on one GPU by CUDA IPC; a timeline by nsys
+nccl      200  training by NCCL with one rank, and with two on one GPU in its unofficial way
+training  240  losses against those of the CPU; recorded steps against plain ones, bit for bit
+ranks     300  tests whose ranks are threads or processes: they may hang
+steps     300  times of training steps, beside PyTorch
+speed     400  times of kernels, beside cuBLAS, CUB and PyTorch
+counters  250  sectors, conflicts and instructions of kernels, by ncu
+sanitize  400  the rungs and kernels under compute-sanitizer'
+
+out='' device=cuda build='' deps='' python=${LOCKSTEP_PYTHON:-python3} stages='' limit=570 each=570
+misuse() { echo "gpu.sh: $* (see --help)" >&2; exit 2; }
 while (( $# )); do
   case $1 in
-    --out | --build | --deps | --python | --stages | --limit)
+    --out | --device | --build | --deps | --python | --stages | --limit | --each)
       [[ -n ${2-} ]] || misuse "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift 2 ;;
-    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) misuse "unknown option '$1' (see --help)" ;;
+    -h | --help) usage; exit 0 ;;
+    *) misuse "unknown option '$1'" ;;
   esac
 done
 [[ -n $out ]] || misuse "--out DIR is needed"
+[[ $device =~ ^(cuda|sim)$ ]] || misuse "--device takes cuda or sim, not '$device'"
+[[ $limit$each =~ ^[0-9]{2,18}$ ]] || misuse "--limit and --each take seconds"
+declare -A limit_of
+all_stages=()
+while read -r name seconds _; do
+  all_stages+=("$name") limit_of[$name]=$seconds
+done <<<"$stages_text"
 for name in ${stages//,/ }; do
-  [[ $name =~ ^(build|tests|ranks|kernels|steps|memcheck|racecheck)$ ]] ||
-    misuse "--stages: there is no stage '$name' (see --help)"
+  [[ " ${all_stages[*]} " == *" $name "* ]] || misuse "--stages: there is no stage '$name'"
 done
+build=${build:-$root/build/$device}
+build=$(readlink -m -- "$build")
+if [[ -n $deps ]]; then
+  deps=$(readlink -e -- "$deps") || misuse "--deps: there is no such folder"
+fi
 mkdir -p -- "$out" && out=$(readlink -f -- "$out") || exit 1
-log=$out/log.txt summary=$out/summary.md
-: >"$log"
-failed=0
 
-# stage NAME SECONDS COMMAND...: runs it, at most for so long, and says how it ended. Its output
-# goes to the log, and to $stage_output.
-scratch=$(mktemp -d)
-trap 'rm -rf -- "$scratch"' EXIT
-stage_output=$scratch/output
-stage() {
-  local name=$1 most=$2 left=$((limit - SECONDS)) code=0 result
-  shift 2
-  (( most < left )) || most=$left
-  echo "=== $name: $*" >>"$log"
-  local start=$SECONDS
-  if (( most > 0 )); then
-    timeout --kill-after=5 "$most" "$@" >"$stage_output" 2>&1 </dev/null || code=$?
-  else
-    echo "no time left" >"$stage_output"
-    code=124
-  fi
-  cat -- "$stage_output" >>"$log"
-  case $code in
-    0) result=passed ;;
-    124 | 137) result="stopped after $most s" ;;
-    *) result="failed ($code)" ;;
-  esac
-  (( code == 0 )) || failed=1
-  report "$name" "$result" $((SECONDS - start)) "$(last_line)"
-  return "$code"
-}
-
-# report NAME RESULT SECONDS REMARK: a line of the table of stages.
-report() {
-  printf '| %s | %s | %s | %s |\n' "$@" >>"$summary"
-  printf '%-32s %-18s %4s s  %s\n' "$@"
-}
-skipped() { report "$1" skipped 0 "$2"; }
-
-# What the stage said in the end, or the first error among it.
-last_line() {
-  { grep -m1 -iE '(^|[^a-z])error:|\[[a-z_ ]+\].*(no CUDA|no such device)' -- "$stage_output" ||
-      grep -v '^[[:space:]]*$' -- "$stage_output" | tail -n 1; } | cut -c -160 | tr '|' '/'
-}
-
-wanted() { [[ ,$stages, == *,"$1",* ]]; }
-
-# --- The machine ----------------------------------------------------------------------------------
+commit=$(git -C "$root" describe --always --dirty 2>/dev/null) || commit=unknown
 
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-sanitizer=$(command -v compute-sanitizer || echo "${nvcc%/*}/compute-sanitizer")
-has_torch=no
-"$python" -c 'import torch' 2>/dev/null && has_torch=yes
 
-facts() {
-  local commit gpu processor
-  commit=$(git -C "$root" describe --always --dirty 2>/dev/null) || commit=unknown
-  gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm \
-    --format=csv,noheader 2>/dev/null) || gpu='none found'
-  processor=$(sed -n '/^model name/{s/^[^:]*: //p;q}' /proc/cpuinfo)
-  echo "- $(date -u '+%Y-%m-%d %H:%M') UTC, commit $commit"
-  echo "- GPU: $gpu"
-  echo "- CUDA compiler: $("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([^,]*\),.*/\1/p')"
-  echo "- host: $(nproc) cores of $processor, $(g++ --version | head -n 1)"
-  [[ $has_torch == no ]] ||
-    "$python" -c 'import torch; print(f"- PyTorch {torch.__version__}, CUDA {torch.version.cuda}")'
-}
-{
-  facts
-  printf '\n| stage | result | seconds | remark |\n|---|---|---:|---|\n'
-} >"$summary"
-cat -- "$summary"
+# --- Libraries that have no place in the system ---------------------------------------------------
 
-# --- Build ----------------------------------------------------------------------------------------
-
-configure=(cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=ON)
-if [[ -n $deps ]]; then
-  [[ ! -d $deps/usr ]] || deps=$deps/usr
-  deps=$(readlink -f -- "$deps")
-  configure+=("-DCMAKE_PREFIX_PATH=$deps" "-DOPENSSL_ROOT_DIR=$deps" -DOPENSSL_USE_STATIC_LIBS=ON
-              -DZLIB_USE_STATIC_LIBS=ON)
-  # Debian's packages keep some headers in a folder of the architecture.
-  CPLUS_INCLUDE_PATH=$deps/include:$deps/include/$(g++ -print-multiarch)
-  export CPLUS_INCLUDE_PATH
-fi
-if wanted build; then
-  stage configure 60 "${configure[@]}"
-  stage build 420 cmake --build "$build" --parallel "$(nproc)" -- -k 0
-fi
-
-# --- On the GPU -----------------------------------------------------------------------------------
-
-export LOCKSTEP_TEST_DEVICE=cuda
-if wanted tests; then
-  stage tests 180 ctest --test-dir "$build" --parallel 4 --timeout 150 --output-on-failure
-fi
-
-# Several ranks on one GPU by CUDA IPC; NCCL with one rank, and with two by its unofficial way, for
-# which every rank claims a machine of its own. Training checks that the replicas are identical.
-if wanted ranks; then
-  # A queue of its own for each stream: one that waits for a peer must hold up no other.
-  export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
-  train=("$build/bin/train_mlp" --device cuda --data "$root/samples/data/digits" --epochs 3
-         --timeout 20)
-  for ranks in 2 4; do
-    stage "ipc direct, $ranks ranks" 40 "${train[@]}" --ranks "$ranks" --transport ipc
-    stage "ipc ring, $ranks ranks" 40 "${train[@]}" --ranks "$ranks" --transport ipc --comm ring
-  done
-  stage "nccl, 1 rank" 40 "${train[@]}" --ranks 1 --comm nccl
-  for comm in nccl nccl-direct; do
-    stage "$comm, 2 ranks on one GPU" 60 env NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket \
-      NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring \
-      NCCL_PROTO=Simple "$build/bin/lockstep-run" -n 2 \
-      sh -c 'NCCL_HOSTID=r$RANK exec "$@"' rank "${train[@]}" --comm "$comm"
-  done
-  stage "recorded steps, 2 ranks" 40 "$build/bin/bench_step" --device cuda --ranks 2 \
-    --transport ipc --graph --layers 784,512,256,10 --batch 128 --round 0.2
-  cat -- "$stage_output" >>"$scratch/steps"
-  # When kernels and collectives ran: one file per rank, for Nsight Systems.
-  if command -v nsys >/dev/null; then
-    stage "timeline" 60 nsys profile --force-overwrite true --trace cuda --output "$out/timeline" \
-      "$build/bin/bench_step" --device cuda --ranks 2 --transport ipc --layers 1024,2048,2048,10 \
-      --batch 128 --rounds 5 --round 0.05
-  else
-    skipped timeline "nsys is not installed"
-  fi
-fi
-
-peer=()
-[[ $has_torch == no ]] || peer=(--peer pytorch --python "$python")
-if wanted kernels; then
-  stage kernels 240 "$build/bin/bench_kernels" --device cuda --json "$out/kernels.json" "${peer[@]}"
-  cp -- "$stage_output" "$scratch/kernels"
-fi
-if wanted steps; then
-  for layers in 784,512,256,10 64,128,64,10 1024,2048,2048,2048,10; do
-    step=("$build/bin/bench_step" --device cuda --ranks 1 --layers "$layers" --batch 128 --round 0.2
-          --json "$scratch/step.json")
-    for mode in recorded plain; do
-      # PyTorch once for each network.
-      [[ $mode == plain ]] && arguments=() || arguments=(--graph "${peer[@]}")
-      stage "$mode $layers" 40 "${step[@]}" "${arguments[@]}" &&
-        { [[ -s $scratch/steps.json ]] && echo , || echo '['; cat -- "$scratch/step.json"; } \
-          >>"$scratch/steps.json"
-      cat -- "$stage_output" >>"$scratch/steps"
+# They are linked into one folder, with the plain names that linkers look for. cuBLAS only if the
+# toolkit has none.
+link_libraries() {
+  local plain=$build/libraries names=nccl folder name file folders=()
+  [[ -e $(readlink -m -- "$nvcc/../../lib64/libcublas.so") ]] || names='nccl cublas cublasLt'
+  mapfile -t folders < <(timeout 20 "$python" -c \
+    'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null)
+  [[ -z $deps ]] || folders+=("$deps" "$deps/usr")
+  mkdir -p "$plain/lib" "$plain/include"
+  for folder in "${folders[@]}"; do
+    for name in $names; do
+      for file in "$folder"/{,*/}{lib,lib64}/{,*/}"lib$name".so.*; do
+        [[ ! -e $file ]] || link_as "$file" "$plain/lib/${file##*/}" "$plain/lib/lib$name.so"
+      done
+      for file in "$folder"/{,*/}include/"$name"*; do
+        [[ ! -e $file ]] || link_as "$file" "$plain/include/${file##*/}"
+      done
     done
   done
-  [[ ! -s $scratch/steps.json ]] || { cat -- "$scratch/steps.json"; echo ']'; } >"$out/steps.json"
-fi
+  use_library LOCKSTEP_NCCL_LIBRARY libnccl.so LOCKSTEP_NCCL_INCLUDE
+  use_library CUDA_cublas_LIBRARY libcublas.so
+  use_library CUDA_cublasLt_LIBRARY libcublasLt.so
+  search "$plain"
+}
+# link_as FILE NAME...
+link_as() {
+  local name
+  for name in "${@:2}"; do ln -sfn -- "$(readlink -f -- "$1")" "$name"; done
+}
+# use_library VARIABLE FILE [VARIABLE]: what CMake has to find, and the headers' folder.
+use_library() {
+  local plain=$build/libraries
+  [[ -e $plain/lib/$2 ]] || return
+  configure+=("-D$1=$plain/lib/$2" ${3+"-D$3=$plain/include"})
+}
 
-# Of the tests, those that launch every kernel.
-for tool in memcheck racecheck; do
-  wanted "$tool" || continue
-  if [[ ! -x $sanitizer ]]; then
-    skipped "$tool" "compute-sanitizer is not installed"
-    continue
-  fi
-  for program in test_cuda test_kernels; do
-    stage "$tool $program" 150 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-      "$build/test/$program"
+# search PREFIX...: compilers and programs look there, too. Debian has folders per architecture.
+search() {
+  local prefix machine libraries=${LD_LIBRARY_PATH-} headers=${CPLUS_INCLUDE_PATH-}
+  machine=$(g++ -print-multiarch 2>/dev/null)
+  for prefix; do
+    libraries=$prefix/lib/$machine:$prefix/lib:$prefix/lib64${libraries:+:$libraries}
+    headers=$prefix/include:$prefix/include/$machine${headers:+:$headers}
   done
-done
+  export LD_LIBRARY_PATH=$libraries CPLUS_INCLUDE_PATH=$headers
+}
 
-# The steps' tables are for people with a fixed pitch.
-{
-  [[ ! -s $scratch/kernels ]] || { echo; cat -- "$scratch/kernels"; }
-  [[ ! -s $scratch/steps ]] || { printf '\n```\n'; cat -- "$scratch/steps"; echo '```'; }
-} >>"$summary"
+# The preset of the folder's name (CMakePresets.json), such as sim-asan.
+preset=$device
+[[ ${build##*/} != "$device"-* ]] || preset=${build##*/}
+configure=(cmake -S "$root" --preset "$preset" -B "$build")
+if [[ -n $deps ]]; then
+  prefix=$deps
+  [[ ! -d $deps/usr ]] || prefix=$deps/usr
+  configure+=("-DCMAKE_PREFIX_PATH=$prefix;$deps" "-DOPENSSL_ROOT_DIR=$prefix" -DLOCKSTEP_MPI=OFF
+              -DOPENSSL_USE_STATIC_LIBS=ON -DZLIB_USE_STATIC_LIBS=ON)
+  search "$deps" "$prefix"
+fi
+[[ $device == sim ]] || link_libraries
+
+# --- The stages -----------------------------------------------------------------------------------
+
+# shellcheck source=bench/gpu/commands.sh
+source "$root/bench/gpu/commands.sh"
+# shellcheck source=bench/gpu/stages.sh
+source "$root/bench/gpu/stages.sh"
+
+echo "=== bench/gpu.sh --device $device, commit $commit, $(date -u)" >>"$out/log.txt"
+for name in "${all_stages[@]}"; do
+  [[ -z $stages || ,$stages, == *,"$name",* ]] || continue
+  begin_stage "$name" "${limit_of[$name]}"
+  "stage_$name"
+  end_stage
+done
 echo "written to $out"
+((interrupted == 0)) || exit "$interrupted"
 exit "$failed"
