@@ -79,7 +79,8 @@ mkdir -p -- "$out" && out=$(readlink -f -- "$out") || exit 1
 
 commit=$(git -C "$root" describe --always --dirty 2>/dev/null) || commit=unknown
 
-nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+nvcc=${CUDACXX-}
+nvcc=$(command -v "${nvcc%% *}" || command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 
 # --- Libraries that have no place in the system ---------------------------------------------------
 

@@ -1,10 +1,38 @@
 #include "lockstep/nn/recorded_steps.h"
 
+#include <utility>
+
 namespace lockstep::nn {
 namespace {
 
+/// x, y and the other fields of a batch, each once: x and y may be fields, or stand beside them.
+std::vector<data::Field> tensors_of(const data::Batch& batch) {
+  std::vector<data::Field> all(batch.fields.begin(), batch.fields.end());
+  for (const auto& [name, value] : {data::Field{"x", batch.x}, data::Field{"y", batch.y}}) {
+    const Tensor* const field = batch.fields.find(name);
+    if (value.defined() && (!field || field->raw() != value.raw())) all.push_back({name, value});
+  }
+  return all;
+}
+
 Device device_of(const data::Batch& batch) {
-  return batch.fields.size() == 0 ? Device{} : batch.fields.begin()->value.device();
+  const auto all = tensors_of(batch);
+  return all.empty() ? Device{} : all.front().value.device();
+}
+
+/// The same in separate memory, which replays overwrite.
+data::Batch copy_of(const data::Batch& batch) {
+  data::Batch copy = batch;
+  const auto separate = [&](const Tensor& value) {
+    return batch.lanes ? of_samples(value.clone()) : value.clone();
+  };
+  for (const auto& [name, value] : batch.fields) copy.fields.set(name, separate(value));
+  for (auto [name, tensor] : {std::pair("x", &copy.x), std::pair("y", &copy.y)}) {
+    if (!tensor->defined()) continue;
+    const Tensor* const field = batch.fields.find(name);
+    *tensor = field && field->raw() == tensor->raw() ? copy.fields[name] : separate(*tensor);
+  }
+  return copy;
 }
 
 }  // namespace
@@ -12,13 +40,14 @@ Device device_of(const data::Batch& batch) {
 Tensor RecordedSteps::operator()(const data::Batch& batch) {
   if (device_of(batch) == Device{} || batch.weight.total == Weight::summed) return step_(batch);
   if (!first_) {
-    first_ = batch;
+    first_ = copy_of(batch);
     graph_.emplace([this] { take_first(); }, device_of(batch));
   } else if (!holds_for(batch)) {
     return step_(batch);
   } else {
-    check_like_first(batch);
-    for (const auto& [name, value] : batch.fields) first_->fields[name].copy_from(value);
+    const auto to = tensors_of(*first_), from = tensors_of(batch);
+    check_like_first(batch, to, from);
+    for (std::size_t i = 0; i < to.size(); ++i) to[i].value.copy_from(from[i].value);
   }
   const int before = graph_->recordings();
   (*graph_)();
@@ -38,17 +67,24 @@ void RecordedSteps::take_first() {
   result_.copy_from(result);
 }
 
-void RecordedSteps::check_like_first(const data::Batch& batch) const {
+void RecordedSteps::check_like_first(const data::Batch& batch, const std::vector<data::Field>& then,
+                                     const std::vector<data::Field>& now) const {
   check<StateError>(batch.weight.local == first_->weight.local,
                     "[recorded steps] a batch that counts {} of {}, where the recorded step's "
                     "counts {}: the other ranks replay theirs",
                     batch.weight.local, batch.weight.total, first_->weight.local);
-  for (const auto& [name, value] : first_->fields) {
-    const Tensor& now = batch.fields[name];
-    check<StateError>(now.shape() == value.shape() && now.dtype() == value.dtype(),
-                      "[recorded steps] '{}' is {} {}, in the recorded step {} {}: the other ranks "
-                      "replay theirs",
-                      name, now.shape(), now.dtype(), value.shape(), value.dtype());
+  check<StateError>(now.size() == then.size(),
+                    "[recorded steps] a batch of {} tensors, in the recorded step {}: the other "
+                    "ranks replay theirs",
+                    now.size(), then.size());
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const auto& [name, value] = now[i];
+    check<StateError>(name == then[i].name && value.shape() == then[i].value.shape() &&
+                          value.dtype() == then[i].value.dtype(),
+                      "[recorded steps] '{}' is {} {}, in the recorded step '{}' {} {}: the other "
+                      "ranks replay theirs",
+                      name, value.shape(), value.dtype(), then[i].name, then[i].value.shape(),
+                      then[i].value.dtype());
   }
 }
 

@@ -13,10 +13,10 @@
 ///   for (const data::Batch& batch : loader) log.add(step(batch), batch.weight);
 ///
 /// A recording holds for batches of one size. That of the first batch is recorded: as many samples
-/// of all ranks. Such a batch is copied into the memory of the first one, and the step replayed.
-/// Any other batch, such as the last of an epoch, takes the function as it is. All ranks have the
-/// same number of samples of all ranks, so they replay together. A batch whose total weight is not
-/// known is never recorded.
+/// of all ranks. Such a batch is copied into the memory that the recording reads, and the step
+/// replayed. Any other batch, such as the last of an epoch, takes the function as it is. All ranks
+/// have the same number of samples of all ranks, so they replay together. A batch whose total
+/// weight is not known is never recorded.
 ///
 /// The function reads x, y, the fields, the weight and the lanes of its batch alone: what else a
 /// batch says is that of the first one when the step is recorded. What a recorded step may not do
@@ -26,6 +26,7 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/data/loader.h"
@@ -51,7 +52,8 @@ class RecordedSteps {
  private:
   bool holds_for(const data::Batch& batch) const;
   void take_first();
-  void check_like_first(const data::Batch& batch) const;
+  void check_like_first(const data::Batch& batch, const std::vector<data::Field>& then,
+                        const std::vector<data::Field>& now) const;
 
   std::function<Tensor(const data::Batch&)> step_;
   std::optional<data::Batch> first_;  // whose memory a recording reads

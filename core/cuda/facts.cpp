@@ -4,6 +4,8 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <array>
+
 #include "lockstep/core/gpu/gpu.h"
 
 namespace lockstep::gpu {
@@ -60,7 +62,11 @@ Facts facts() {
       result.devices.clear();
       return result;
     }
-    result.devices.push_back({properties.name, 10 * properties.major + properties.minor});
+    std::array<char, 32> bus{};
+    if (cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), index) != cudaSuccess)
+      bus[0] = '\0';
+    result.devices.push_back(
+        {properties.name, 10 * properties.major + properties.minor, bus.data()});
   }
   if (count == 0) result.trouble = "CUDA finds no GPU";
   result.apart = pairs_apart(count);

@@ -4,11 +4,15 @@
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/cuda/state.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/gpu/host_wait.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -69,7 +73,31 @@ void failed(std::string_view operation, std::string_view function, cudaError_t e
                     running.empty() ? "" : fmt::format("; launched before: {}", running));
 }
 
+namespace {
+
+thread_local std::vector<std::weak_ptr<gpu::HostWait>> waits;
+
+// Not within itself: it may read on the host, too.
+void wait_as_asked(cudaStream_t stream) {
+  if (current_recording()) return;
+  while (!waits.empty() && waits.back().expired()) waits.pop_back();
+  if (waits.empty()) return;
+  const auto wait = waits.back().lock();
+  std::vector<std::weak_ptr<gpu::HostWait>> outside;
+  std::swap(waits, outside);
+  try {
+    (*wait)([stream] { return cudaStreamQuery(stream) != cudaErrorNotReady; });
+  } catch (...) {
+    std::swap(waits, outside);
+    throw;
+  }
+  std::swap(waits, outside);
+}
+
+}  // namespace
+
 void wait(std::string_view operation, const Stream::State& stream) {
+  wait_as_asked(stream.stream.get());
   call(operation, "cudaStreamSynchronize", cudaStreamSynchronize(stream.stream.get()));
   recent.count = 0;
   throw_faults(*stream.faults.get());
@@ -101,6 +129,13 @@ void launched(const KernelRecord& kernel, cudaStream_t stream) {
 
 }  // namespace detail
 }  // namespace lockstep::cuda
+
+void lockstep::gpu::wait_by(const std::shared_ptr<HostWait>& wait) {
+  std::erase_if(cuda::waits, [&](const auto& other) {
+    return other.expired() || (!other.owner_before(wait) && !wait.owner_before(other));
+  });
+  cuda::waits.push_back(wait);
+}
 
 std::map<std::string, std::uint64_t> lockstep::gpu::kernel_launches() {
   std::map<std::string, std::uint64_t> result;

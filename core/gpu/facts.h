@@ -13,8 +13,9 @@
 namespace lockstep::gpu {
 
 struct DeviceFacts {
-  std::string name;    ///< "NVIDIA H200"
-  int capability = 0;  ///< compute capability, 10 * major + minor: 90
+  std::string name;      ///< "NVIDIA H200"
+  int capability = 0;    ///< compute capability, 10 * major + minor: 90
+  std::string bus = {};  ///< its place in this machine, "0000:1b:00.0"; empty: unknown
 };
 
 struct Facts {

@@ -34,8 +34,9 @@ class Event;
 ///   computing       they take all the room there is.
 ///   communicating   sums of a collective. Where there is room, their blocks start before waiting
 ///                   blocks of computing streams (the highest priority), so that a bucket does not
-///                   wait for the rest of backward. They take at most a quarter of each
-///                   multiprocessor's threads, so that backward goes on beside them.
+///                   wait for the rest of backward. They are at most 2 blocks of 256 threads for
+///                   each multiprocessor, a quarter of what an H100 runs, so that backward goes on
+///                   beside them.
 ///
 /// A block that runs is never interrupted. The blocks of Hopper's products take all registers of a
 /// multiprocessor until the product ends: a collective waits for that. NCCL sizes its kernels alone

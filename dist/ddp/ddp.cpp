@@ -67,11 +67,6 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
       ReducerExtras{.frozen = std::move(frozen), .guards = {buffers_.get()}});
 }
 
-DistributedDataParallel::~DistributedDataParallel() noexcept(false) {  // NOLINT: see the header
-  if (reducer_ && !communicator_.ended() && std::uncaught_exceptions() <= exceptions_)
-    reducer_->settle();
-}
-
 // Who has joined is known from the last step's messages. The first call is before this rank has
 // told the others: they count on it for their next step, if only to learn that no rank has data
 // left.

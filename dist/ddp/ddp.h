@@ -33,7 +33,6 @@
 /// Thread-safety: one DistributedDataParallel belongs to one rank; one thread uses it at a time.
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -77,11 +76,6 @@ class [[nodiscard]] DistributedDataParallel {
                                         std::vector<Buffer> buffers, Communicator& communicator,
                                         const DdpOptions& options = {});
 
-  DistributedDataParallel(DistributedDataParallel&&) = default;
-  DistributedDataParallel& operator=(DistributedDataParallel&&) = default;
-  /// settle(), if it does not end by an exception: an error of the last step is thrown from here.
-  ~DistributedDataParallel() noexcept(false);
-
   /// A scope in which backwards only accumulate, also with BackwardOptions::sync.
   NoSync no_sync() { return NoSync(reducer().paused()); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
@@ -124,7 +118,9 @@ class [[nodiscard]] DistributedDataParallel {
   }
 
   /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward, and
-  /// throws the errors of that backward.
+  /// throws the errors of that backward: then it is collective. The destructor does it, too. What
+  /// that finds, run_threads throws; a rank that is a process ends as by an uncaught error. If the
+  /// World has ended before, or an exception is on its way, nothing is read.
   void settle() { reducer().settle(); }
 
   /// What the last synchronization came to; its verdict is the same on every rank. It settles.
@@ -163,7 +159,6 @@ class [[nodiscard]] DistributedDataParallel {
   std::unique_ptr<BufferSync> buffers_, averaged_buffers_;
   std::unique_ptr<Reducer> reducer_;
   bool joined_ = false;
-  int exceptions_ = std::uncaught_exceptions();  // on their way when it was made
 };
 
 }  // namespace lockstep::dist

@@ -29,12 +29,11 @@ struct DdpOptions {
   Deterministic deterministic = Deterministic::run;
   BufferMode buffers = BufferMode::broadcast;
   NonFinite nonfinite = NonFinite::report;
-  /// On a GPU: the host does not wait for a backward's collectives where their result is known to
-  /// be the mean: all parameters were used, the total weight is known, NonFinite does not look in
-  /// gradients. It reads what the ranks told each other when the next backward begins, so that an
-  /// error (ranks that disagree) stops training one step late. False: each backward waits. Where
-  /// some ranks run out of data and no Weight gives a total (join), a mean that was not deferred
-  /// leaves them out; a deferred one is a StateError, one step late.
+  /// On a GPU: the host does not wait for a backward's collectives where their sum is known to be
+  /// the mean: the Weight gives the total (a Loader's does), all parameters were used, NonFinite
+  /// does not look in gradients, there are no buffers to be made equal. It reads what the ranks
+  /// told each other when the next backward begins, so that an error (ranks that disagree) stops
+  /// training one step late. False: each backward waits.
   bool deferred = true;
   /// At every step, compare the replicas by a fingerprint (replica_check.h). False: only
   /// DistributedDataParallel::check_replicas() compares.

@@ -5,8 +5,8 @@
 /// contribution makes it ready. The last ready gradient of a bucket makes the bucket ready. Buckets
 /// are launched in index order, the same on every rank. Whenever a later gradient becomes ready,
 /// the computing thread moves the collectives on. At the end of backward the reducer waits for all
-/// of them, reads what the ranks told each other (step_metadata.h), and marks the gradients
-/// synchronized.
+/// of them, reads what the ranks told each other (step_metadata.h; on GPUs one backward later), and
+/// marks the gradients synchronized.
 ///
 ///     backward kernels   | 4.w 4.b | 2.w 2.b | 0.w 0.b |
 ///     bucket 0 (4., 2.)                      |--- all-reduce ---|
@@ -70,8 +70,6 @@ class Reducer final : public GradientReducer {
   Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
           const DdpOptions& options = {}, const ReducerExtras& extras = {});
   ~Reducer() override;
-  Reducer(const Reducer&) = delete;
-  Reducer& operator=(const Reducer&) = delete;
 
   // What the tape tells it.
   void backward_begins(const Contribution& contribution) override;
@@ -104,8 +102,7 @@ class Reducer final : public GradientReducer {
   /// Throws StateError if a gradient is local. What gradients held is lost: their memory is used.
   void average_parameters();
   void check_replicas();  ///< DistributedDataParallel::check_replicas
-  /// Why no backward can be part of a recorded step (core/gpu/graph.h): "there can be no
-  /// communication hook"; empty if it can.
+  /// Why no backward can be part of a recorded step (core/gpu/graph.h); empty if it can.
   std::string_view why_not_recorded() const;
   /// Reads the metadata of a backward whose verdict was deferred, as the next backward does. Throws
   /// what that one would have thrown.
@@ -170,6 +167,7 @@ class Reducer final : public GradientReducer {
   std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
 
   bool deferred_ = false;  // the metadata of the last backward has not been read
+  Birth birth_;            // for the destructor
 };
 
 }  // namespace lockstep::dist

@@ -6,26 +6,32 @@
 //   host    | backward 1 | step 1 | forward 2 | read metadata 1 | backward 2 | step 2 | ...
 //   GPU        | backward 1 | buckets |step 1 | forward 2 | ...
 //
-// The metadata must have nothing to change: the total weight is known, this rank has used every
-// parameter, no guard looks for infinite gradients. Whether this holds on all ranks is seen one
-// step late. If not, the error stops training after one step too many. The last step's metadata is
-// read when the DistributedDataParallel ends, or when it is asked for a report.
+// The metadata must have nothing to change: the caller gave the total weight, so the sum is the
+// mean whatever the other ranks have; this rank has used every parameter; no guard looks for
+// infinite gradients, or makes buffers equal. An error that the metadata tells (ranks that
+// disagree) stops training one step too late. The last step's metadata is read when the
+// DistributedDataParallel ends, or when it is asked for a report.
 //
 // In a recorded step no metadata is written. The trailer's bytes travel all the same: the last
 // bucket is then cut where that of any other step is, so that a ring or NCCL adds in the same order
 // and the sums have the same bits. What the bytes hold is never read.
 
+#include <algorithm>
+
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
+#include "lockstep/dist/rendezvous/events/left_replicas.h"
 
 namespace lockstep::dist {
 
 bool Reducer::can_defer() const {
+  const auto waits = [](const StepGuard* guard) { return guard->needs_source(); };
   return options_.deferred && ready_order_.done() && exchange_.mine.already_reduced == 0 &&
          !options_.hook && !looks_in_gradients(options_.nonfinite) &&
-         window_.first().total_known() && buckets_.all().back().wire.device() != Device{} &&
-         window_.all_used();
+         window_.first().kind == Contribution::Divisor::given &&
+         buckets_.all().back().wire.device() != Device{} && window_.all_used() &&
+         std::ranges::none_of(guards_, waits);
 }
 
 void Reducer::commit_unread() {
@@ -63,20 +69,21 @@ void Reducer::settle() {
   const StepOutcome outcome = exchange_.read(buckets_);
   if (!pause.paused()) reading.reset();
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
-  check<StateError>(
-      outcome.scale == 1,
-      "[backward] the step before this one was taken on sums over {:g}, but the ranks "
-      "with data weighed {:g} in all: where ranks may have no data, do not defer the "
-      "verdict (DdpOptions::deferred)",
-      outcome.weight * outcome.scale, outcome.weight);
 }
 
-// The collective whose metadata was never read must not outlive the memory that it uses.
+// The last backward's metadata. Whatever becomes of it, the collective that brings it must not
+// outlive its memory.
 Reducer::~Reducer() {
-  if (!deferred_ || world_.ended()) return;
+  if (!deferred_ || world_.ended() || birth_.forked_since()) return;
+  const bool unwinding = birth_.unwinding();
   try {
-    buckets_.all().back().work.finish();
-  } catch (const Error&) {  // an exception is on its way already, or the world is broken
+    if (unwinding)
+      buckets_.all().back().work.finish();
+    else
+      settle();
+  } catch (const CommError&) {  // the world is broken, which all ranks know
+  } catch (...) {
+    if (!unwinding) leave_error(communicator_.membership().thread);
   }
 }
 

@@ -55,7 +55,7 @@ enum class StepVerdict : std::uint8_t {
 
 /// What to do about numbers that are infinite or NaN. `skip` and `stop` look through gradients.
 enum class NonFinite : std::uint8_t {
-  report,  ///< a step, in its pass, left one in a parameter: the next backward stops all ranks
+  report,  ///< a step, in its pass, left one in a parameter: a later backward stops all ranks
   ignore,  ///< nothing, and no search for one
   skip,    ///< one in a gradient: give up the step, on all ranks
   stop,    ///< one in a gradient: stop training, on all ranks

@@ -42,8 +42,9 @@ std::string driver_for(int toolkit) {
   return fmt::format("for CUDA {}", major);
 }
 
-bool is_shared(const gpu::Facts& facts, int ranks) {
-  return static_cast<std::size_t>(ranks) > facts.devices.size();
+// Where a launcher shows each rank the GPU that is meant for it alone, this is not known.
+bool is_shared(const gpu::Facts& facts, const Surroundings& around, int ranks) {
+  return !around.visible && static_cast<std::size_t>(ranks) > facts.devices.size();
 }
 
 /// A rank may see fewer GPUs than there are, if its launcher gave it some of them.
@@ -189,12 +190,14 @@ Finding check_nccl(const gpu::Facts& facts, const Surroundings& around, const Gp
     if (!finding.good) finding.advice = "Install libnccl-dev (or set NCCL_ROOT) and build again.";
     return finding;
   }
-  if (is_shared(facts, job.ranks)) {
+  if (is_shared(facts, around, job.ranks)) {
     finding.found = fmt::format("{}: NCCL needs one for each, so kernels of ours carry gradients",
                                 sharers(facts, job.ranks));
     return finding;
   }
-  finding.found = "this build has it, and each rank a GPU";
+  finding.found = around.visible
+                      ? "this build has it; CUDA_VISIBLE_DEVICES says which GPUs are seen"
+                      : "this build has it, and each rank a GPU";
   if (facts.simulated || job.ranks < 2) return finding;
   if (!around.shared_memory) {
     finding.found += "; the room in /dev/shm is unknown";
@@ -213,7 +216,7 @@ Finding check_nccl(const gpu::Facts& facts, const Surroundings& around, const Gp
 Finding check_sharing(const gpu::Facts& facts, const Surroundings& around, const GpuJob& job) {
   using Daemon = Surroundings::Daemon;
   Finding finding{.check = "GPU sharing", .found = {}, .advice = {}};
-  const bool shared = is_shared(facts, job.ranks), absent = around.mps == Daemon::absent;
+  const bool shared = is_shared(facts, around, job.ranks), absent = around.mps == Daemon::absent;
   const std::string mode = around.compute_mode.empty() ? "unknown" : around.compute_mode;
   const std::string mps = around.mps == Daemon::running ? "MPS runs"
                           : absent                      ? "MPS does not run"
@@ -313,7 +316,7 @@ std::string lacking_memory(std::optional<gpu::Memory> memory, int ranks, std::ui
 // harche.github.io/2025/10/15/kubernetes-cuda-ipc-permissions.html. NCCL, too, knows a machine by
 // its boot_id: github.com/NVIDIA/nccl/pull/248. Nobody needs the right to trace (ptrace,
 // pidfd_getfd): descriptors travel over sockets.
-Finding judge_places(const std::vector<Place>& places) {
+Finding judge_places(const std::vector<Place>& places, bool nccl) {
   Finding finding{.check = "containers", .found = {}, .advice = {}};
   finding.found = "ranks of one machine share a PID namespace, as CUDA IPC needs it";
   if (std::ranges::any_of(places, [](const Place& place) {
@@ -326,9 +329,13 @@ Finding judge_places(const std::vector<Place>& places) {
     for (std::size_t q = 0; q < r && finding.good; ++q) {
       if (places[q].machine != places[r].machine || places[q].processes == places[r].processes)
         continue;
-      finding.good = false;
       finding.found =
           fmt::format("ranks {} and {} are on one machine, in different PID namespaces", q, r);
+      if (nccl) {
+        finding.found += ": between them NCCL serves, and transport ipc does not";
+        return finding;
+      }
+      finding.good = false;
       finding.advice =
           "CUDA IPC does not work between them: start the ranks of a machine in one container, or "
           "let its containers share their processes (docker run --pid=container:NAME; Kubernetes: "

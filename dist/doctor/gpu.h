@@ -32,6 +32,7 @@ struct Surroundings {
   std::string mps_folder;       ///< where it is looked for
   bool mps_named = false;       ///< by CUDA_MPS_PIPE_DIRECTORY
   std::optional<std::uint64_t> shared_memory;  ///< bytes free in /dev/shm; nothing: unknown
+  std::optional<std::string> visible;          ///< CUDA_VISIBLE_DEVICES
   std::optional<std::string> connections;      ///< CUDA_DEVICE_MAX_CONNECTIONS
   std::optional<std::string> loading;          ///< CUDA_MODULE_LOADING
 };
@@ -90,7 +91,7 @@ struct Place {
 };
 /// Ranks of one machine are where CUDA lets them share memory.
 Finding check_containers(const World& world);
-/// Of each rank's place. A pure function.
-Finding judge_places(const std::vector<Place>& places);
+/// Of each rank's place. With NCCL they need not be. A pure function.
+Finding judge_places(const std::vector<Place>& places, bool nccl);
 
 }  // namespace lockstep::doctor

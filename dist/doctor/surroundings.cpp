@@ -98,6 +98,7 @@ Surroundings look_around(const dist::Getenv& get) {
   around.mps_folder = folder.value_or("/tmp/nvidia-mps");
   around.mps = mps_in(around.mps_folder);
   around.shared_memory = free_bytes("/dev/shm");
+  around.visible = variable("CUDA_VISIBLE_DEVICES");
   around.connections = variable("CUDA_DEVICE_MAX_CONNECTIONS");
   around.loading = variable("CUDA_MODULE_LOADING");
   return around;

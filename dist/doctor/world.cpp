@@ -15,6 +15,7 @@
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/dist/doctor/bytes.h"
 #include "lockstep/dist/doctor/gpu.h"
+#include "lockstep/dist/gpu/device_engine.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -195,9 +196,24 @@ Finding check_gradients(const World& world, Device device) {
                                  : "Run ./lockstep test --device cuda on this machine.");
 }
 
+namespace {
+
+// A file that cannot be read leaves its text empty, which is unknown.
+std::string this_machine() {
+  std::string machine;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), machine);
+  return machine;
+}
+
+}  // namespace
+
 Finding check_gpu_memory(const World& world, Device device, std::uint64_t bytes) {
-  const int devices = std::max(gpu::count(), 1);
-  const int sharing = (world.local_size() + devices - 1) / devices;
+  // Ranks on the GPU of the same place: each may see another part of the machine.
+  const auto devices = gpu::facts().devices;
+  const std::string mine =
+      dist::index(device.index) < devices.size() ? devices[dist::index(device.index)].bus : "";
+  const auto all = dist::gather_text(world.communicator(), this_machine() + "\n" + mine, "doctor");
+  const int sharing = static_cast<int>(std::ranges::count(all, all[dist::index(world.rank())]));
   return join(world, "GPU memory", lacking_memory(gpu::memory(device.index), sharing, bytes),
               fmt::format("as far as known, there is room for {} on each rank's GPU",
                           gib(memory_needed(sharing, bytes))),
@@ -206,16 +222,14 @@ Finding check_gpu_memory(const World& world, Device device, std::uint64_t bytes)
 }
 
 Finding check_containers(const World& world) {
-  // This rank's place; a file that cannot be read leaves its text empty, which is unknown.
-  std::string machine;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), machine);
+  const std::string machine = this_machine();
   std::error_code ignored;
   const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
   std::vector<Place> places;
   for (const std::string& text :
        dist::gather_text(world.communicator(), machine + "\n" + processes, "doctor"))
     places.push_back({text.substr(0, text.find('\n')), text.substr(text.find('\n') + 1)});
-  return judge_places(places);
+  return judge_places(places, dist::nccl_available());
 }
 
 std::vector<Link> measure_links(const World& world) {

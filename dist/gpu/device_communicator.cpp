@@ -115,6 +115,7 @@ void DeviceCommunicator::launch(Call& call, const CollectiveCall& arguments) {
   call.arguments = arguments;
   call.recorded = recorded;
   bytes_moved_ += payload(call.arguments);
+  gpu::wait_by(wait_);
   const Stream compute = Stream::current(device_);
   call.ready->record(compute);
   stream_->wait(*call.ready);
@@ -202,11 +203,28 @@ void DeviceCommunicator::wait_on_host(const std::function<bool()>& done, std::st
     if (waited.look(now()) > limit)
       give_up<CommError>(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}", what,
                                      rank(), limit.count(), missing_rank()));
-    try {
-      host_->transport().relax(round);
-    } catch (const PeerError& error) {
-      give_up<PeerError>(fmt::format("[{}] rank {}: {}", what, rank(), error.what()));
-    }
+    relax(round, what);
+  }
+}
+
+void DeviceCommunicator::relax(unsigned round, std::string_view what) {
+  try {
+    host_->transport().relax(round);
+  } catch (const PeerError& error) {
+    give_up<PeerError>(fmt::format("[{}] rank {}: {}", what, rank(), error.what()));
+  }
+}
+
+// The time that this rank's kernels take does not count: a call is finished, within its timeout,
+// when the stream has come to it.
+void DeviceCommunicator::wait_beside(const std::function<bool()>& done) {
+  for (unsigned round = 0; !done(); ++round) {
+    check_health();
+    release_ended();
+    if (released_ < next_ && call(released_).ready->done())
+      finish(released_, {});
+    else
+      relax(round, "stream");
   }
 }
 

@@ -14,7 +14,8 @@
 /// hold.
 ///
 /// Work::wait makes the calling thread's current stream wait, not the host, and has no timeout.
-/// Work::finish makes the host wait, with the timeout. A call may be part of a recorded step
+/// Work::finish makes the host wait, with the timeout; so does what reads a result behind a call
+/// (core/gpu/host_wait.h). A call may be part of a recorded step
 /// (core/gpu/graph.h): its header is compared when it is recorded, not at each replay.
 ///
 /// The engine is made when the first tensor on a GPU arrives. The communicator then belongs to that
@@ -23,6 +24,7 @@
 #include <functional>
 #include <memory>
 
+#include "lockstep/core/gpu/host_wait.h"
 #include "lockstep/dist/gpu/device_engine.h"
 
 namespace lockstep::dist {
@@ -85,6 +87,10 @@ class DeviceCommunicator final : public Communicator {
     wait_on_host([&] { return event.done(); }, what, host_->timeout());
   }
   void wait_on_host(const std::function<bool()>& done, std::string_view what, Seconds limit);
+  /// The thread waits for a stream, which may wait for a call.
+  void wait_beside(const std::function<bool()>& done);
+  /// Leaves the processor to others for a while, the longer the more rounds.
+  void relax(unsigned round, std::string_view what);
   std::uint64_t payload(const CollectiveCall& arguments) const;
   /// Throws what broke this communicator; asks the host's communicator and the engine for failures.
   void check_health();
@@ -107,6 +113,8 @@ class DeviceCommunicator final : public Communicator {
   std::uint64_t released_ = 0;  // calls before it hold no tensors
   std::uint64_t bytes_moved_ = 0;
   std::exception_ptr failure_;
+  std::shared_ptr<gpu::HostWait> wait_ = std::make_shared<gpu::HostWait>(
+      [this](const std::function<bool()>& done) { wait_beside(done); });
 };
 
 }  // namespace lockstep::dist

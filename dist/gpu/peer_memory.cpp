@@ -58,6 +58,8 @@ struct OwnMemory {
   void* data;
   std::size_t bytes;
   int device;
+  std::optional<Event> ended =
+      {};  // what the computing stream of its last user was given till then
 };
 
 // CUDA leaves open what happens if memory is freed while another process has it mapped, and no
@@ -97,6 +99,16 @@ KeptMemory& kept_memory() {
   return *kept;
 }
 
+// Kernels that the computing stream was given may still use memory that ends.
+void note_end(OwnMemory& memory, Device device) noexcept {
+  try {
+    memory.ended.emplace(device);
+    memory.ended->record(Stream::current(device));
+  } catch (const Error&) {  // the device has failed: nothing computes any more
+    memory.ended.reset();
+  }
+}
+
 std::shared_ptr<OwnMemory> allocate_shared(std::size_t bytes, Device device) {
   call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
   std::optional<OwnMemory> own = kept_memory().take(bytes, device.index);
@@ -104,8 +116,11 @@ std::shared_ptr<OwnMemory> allocate_shared(std::size_t bytes, Device device) {
     own = {nullptr, bytes, device.index};
     call("ipc", "cudaMalloc", cudaMalloc(&own->data, bytes));
   }
+  if (own->ended) Stream::reading(device).wait(*own->ended);
+  Stream::reading(device).synchronize();
   zero_memory(own->data, bytes);
-  return std::shared_ptr<OwnMemory>(new OwnMemory(*own), [](OwnMemory* ended) {
+  return std::shared_ptr<OwnMemory>(new OwnMemory(*own), [device](OwnMemory* ended) {
+    note_end(*ended, device);
     kept_memory().keep(*std::unique_ptr<OwnMemory>(ended));
   });
 }
@@ -118,8 +133,11 @@ std::shared_ptr<OwnMemory> allocate_alone(std::size_t bytes, Device device) {
   gpu::fill_zero(data, bytes, device);
   stream.synchronize();
   return std::shared_ptr<OwnMemory>(new OwnMemory{data, bytes, device.index},
-                                    [stream](OwnMemory* ended) {
-                                      gpu::release(std::unique_ptr<OwnMemory>(ended)->data, stream);
+                                    [stream, device](OwnMemory* memory) {
+                                      const std::unique_ptr<OwnMemory> ended(memory);
+                                      note_end(*ended, device);
+                                      if (ended->ended) stream.wait(*ended->ended);
+                                      gpu::release(ended->data, stream);
                                     });
 }
 

@@ -376,6 +376,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
       dist::tell_who_runs_on(running, patience, first);
   }
   threads.clear();  // joins
+  if (!first) first = left->error();
   if (first) std::rethrow_exception(first);
   const std::string difference = left->difference();
   check<StateError>(difference.empty(), "[run_threads] {}", difference);

@@ -10,7 +10,7 @@ using cuda::launch;
 using cuda::Queue;
 using cuda::queue_of;
 
-// A quarter beside other work (StreamUse), else all of a multiprocessor's 2048 threads.
+// For each multiprocessor: beside other work (StreamUse) a quarter of 2048 threads, else all.
 constexpr int threads = 256;
 int blocks_per_multiprocessor(StreamUse use) { return use == StreamUse::communicating ? 2 : 8; }
 

@@ -29,6 +29,7 @@ class BufferSync final : public StepGuard {
   bool makes_equal() const {
     return mode_ != BufferMode::off && communicator_.size() > 1 && !buffers_->empty();
   }
+  bool needs_source() const override { return makes_equal(); }
   /// Throws StateError if it would have to, in a recorded step: buffers travel through the host.
   void begins(bool recorded) override;
 

@@ -45,6 +45,8 @@ class StepGuard {
   /// The gradients hold the mean, or are given up. `source`: the first rank with data. Of a verdict
   /// that was deferred: at once as `commit`, and once more if it turns out to be `stop`.
   virtual void ended(StepVerdict, int /*source*/) {}
+  /// Whether it must know the source: then no verdict is deferred.
+  virtual bool needs_source() const { return false; }
 };
 
 }  // namespace lockstep::dist

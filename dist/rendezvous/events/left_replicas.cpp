@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/dist/rendezvous/events/launcher_pipe.h"
@@ -19,6 +20,16 @@ void LeftReplicas::add(std::uint64_t model, int rank, std::uint64_t fingerprint,
   if (fingerprint > not_compared && fingerprints.size() == index(replicas) &&
       std::ranges::all_of(fingerprints, alike))
     models_.erase(model);
+}
+
+void LeftReplicas::add_error(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+}
+
+std::exception_ptr LeftReplicas::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
 }
 
 std::size_t LeftReplicas::models() const {
@@ -72,6 +83,11 @@ void leave_replica(const ThreadRank& thread, std::uint64_t model, std::uint64_t 
     return;
   }
   tell_launcher({.kind = RankEvent::Kind::replica, .replica = {model, fingerprint}});
+}
+
+void leave_error(const ThreadRank& thread) noexcept {
+  if (!thread.left) std::terminate();
+  thread.left->add_error(std::current_exception());
 }
 
 }  // namespace lockstep::dist

@@ -8,7 +8,10 @@
 ///   ranks of another launcher       to none: let DistributedDataParallel::check_replicas() be
 ///                                   the program's last line
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +31,9 @@ class LeftReplicas {
   /// `model` is a number that its `replicas` share, and no other model has. Once all replicas have
   /// ended alike, nothing is kept of the model.
   void add(std::uint64_t model, int rank, std::uint64_t fingerprint, int replicas = 0);
+  /// An error that was found when a replica ended; the first is kept.
+  void add_error(std::exception_ptr error);
+  std::exception_ptr error() const;
   std::size_t models() const;  ///< of how many something is kept
   /// Of the models that several ranks have left: which ranks' replicas differ; empty if none do.
   std::string difference() const;
@@ -35,6 +41,7 @@ class LeftReplicas {
  private:
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::map<int, std::uint64_t>> models_;  // fingerprints by rank
+  std::exception_ptr error_;
 };
 
 /// A rank that is a thread leaves its replicas in `left`, under its rank in the job. `left` is null
@@ -47,5 +54,17 @@ struct ThreadRank {
 /// Tells the receiver that outlives this rank.
 void leave_replica(const ThreadRank& thread, std::uint64_t model, std::uint64_t fingerprint,
                    int replicas = 0) noexcept;
+/// Where an object was made, for a destructor that looks after other ranks.
+struct Birth {
+  int process = ::getpid();
+  int exceptions = std::uncaught_exceptions();  // on their way then
+
+  bool forked_since() const { return ::getpid() != process; }  ///< a child is no rank
+  bool unwinding() const { return std::uncaught_exceptions() > exceptions; }  ///< by an exception
+};
+
+/// Within a catch block of a destructor, which cannot throw: run_threads throws the error. A rank
+/// that is a process ends, as by an uncaught error (failure_record.h).
+void leave_error(const ThreadRank& thread) noexcept;
 
 }  // namespace lockstep::dist

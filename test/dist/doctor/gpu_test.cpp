@@ -177,6 +177,9 @@ TEST_CASE("doctor, GPUs: compute mode and MPS") {
   check_good(doctor::check_sharing(facts, around, own));
   check_bad(doctor::check_sharing(facts, around, shared), "3 ranks on the 2 GPUs",
             "nvidia-smi -c DEFAULT");
+  around.visible = "0";  // a launcher may have given each rank a GPU of its own
+  check_good(doctor::check_sharing(facts, around, shared));
+  around.visible.reset();
   around.mps = Daemon::running;
   const Finding with_mps = doctor::check_sharing(facts, around, shared);
   check_good(with_mps, "MPS runs");
@@ -239,11 +242,12 @@ TEST_CASE("doctor, GPUs: memory") {
 
 TEST_CASE("doctor, GPUs: containers") {
   using doctor::judge_places;
-  check_good(judge_places({{"a", "pid:[1]"}, {"a", "pid:[1]"}, {"b", "pid:[2]"}}), "share");
-  check_bad(judge_places({{"a", "pid:[1]"}, {"b", "pid:[1]"}, {"b", "pid:[2]"}}), "ranks 1 and 2",
-            "--pid=container");
-  check_good(judge_places({{"a", "pid:[1]"}, {"a", ""}}), "unknown");
-  check_good(judge_places({{"", "pid:[1]"}, {"", "pid:[2]"}}), "unknown");
+  check_good(judge_places({{"a", "pid:[1]"}, {"a", "pid:[1]"}, {"b", "pid:[2]"}}, false), "share");
+  check_good(judge_places({{"b", "pid:[1]"}, {"b", "pid:[2]"}}, true), "NCCL serves");
+  check_bad(judge_places({{"a", "pid:[1]"}, {"b", "pid:[1]"}, {"b", "pid:[2]"}}, false),
+            "ranks 1 and 2", "--pid=container");
+  check_good(judge_places({{"a", "pid:[1]"}, {"a", ""}}, false), "unknown");
+  check_good(judge_places({{"", "pid:[1]"}, {"", "pid:[2]"}}, false), "unknown");
   run_threads(2, {}, [](World& world) {
     const Finding here = doctor::check_containers(world);
     check<Error>(here.good && contains(here.found, "share a PID namespace"), "{}",

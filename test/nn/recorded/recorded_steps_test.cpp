@@ -1,4 +1,4 @@
-// Which batches are replayed, and which are not (data/recorded_steps.h).
+// Which batches are replayed, and which are not (nn/recorded_steps.h).
 
 #include "lockstep/nn/recorded_steps.h"
 
@@ -68,7 +68,31 @@ TEST_CASE("recorded steps: ranks that replay must not be joined by another batch
                                          "counts 4"),
                        StateError);
   CHECK_THROWS_WITH_AS(counted(5, 1, {4, 8}),
-                       doctest::Contains("'x' is (5, 3) f32, in the recorded step (4, 3) f32"),
+                       doctest::Contains("'x' is (5, 3) f32, in the recorded step 'x' (4, 3) f32"),
                        StateError);
   CHECK(counted(4, 7, {4, 8}) == 84);
+}
+
+TEST_CASE("recorded steps: batches stay as they are, and x and y count that are no fields") {
+  std::vector<data::Batch> kept;
+  for (int i = 0; i < 5; ++i) {
+    kept.push_back(batch_of(4, i, {4, 8}));
+    kept.back().x = here(Tensor::full({4, 3}, 10 * i));  // augmented: no field any more
+    kept.back().y = here(Tensor::full({4, 1}, 100 * i));
+  }
+  nn::RecordedSteps step([](const data::Batch& batch) {
+    return (sum(batch.x) + sum(batch.y) + sum(batch["x"])).view({1});
+  });
+  for (int round = 0; round < 2; ++round)
+    for (int i = 0; i < 5; ++i)
+      CHECK(step(kept[static_cast<std::size_t>(i)]).to_vector<float>()[0] == 532 * i);
+  CHECK(step.replays() == (on_cpu() ? 0 : 8));
+  data::Batch bare;  // no field at all
+  nn::RecordedSteps of_bare([](const data::Batch& batch) { return sum(batch.x).view({1}); });
+  for (int i = 1; i < 5; ++i) {
+    bare.x = here(Tensor::full({2}, i));
+    bare.weight = {2, 2};
+    CHECK(of_bare(bare).to_vector<float>()[0] == 2 * i);
+  }
+  CHECK(of_bare.replays() == (on_cpu() ? 0 : 2));
 }
