@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/core/digest.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/text/utf8.h"
 
 namespace lockstep {
@@ -62,8 +64,42 @@ std::string Parameter::label() const {
              : fmt::format("'{}'", name());
 }
 
+namespace {
+
+// A recorded step holds while the parameter is used as it was then; what a step leaves behind on
+// the host, its replays do not.
+void note_in_recording(detail::ParameterState& parameter) {
+  if (!StepGraph::first_time(&parameter)) return;
+  const auto now = [](const detail::ParameterState& p) {
+    return std::tuple(p.requires_grad, p.averaged, p.state);
+  };
+  const auto life = parameter.weak_from_this();
+  StepGraph::depends_on([life, now, then = now(parameter)] {
+    const auto living = life.lock();
+    return living && now(*living) == then;
+  });
+  StepGraph::at_end([life, before = parameter.state] {
+    const auto living = life.lock();
+    if (!living || living->state == before) return;
+    living->state = before;  // nothing was computed
+    fail<StateError>(
+        "[step graph] the step changes whether '{}' has a gradient, which its replays would not "
+        "do: let it end with zero_grad(), or begin with it",
+        living->name);
+  });
+}
+
+}  // namespace
+
+void Parameter::set_gradient_state(GradientState now) const {
+  detail::ParameterState& it = state("set_gradient_state");
+  note_in_recording(it);
+  it.state = now;
+}
+
 Parameter::operator Tensor() const {
   if (!state_) return {};
+  note_in_recording(*state_);
   Tensor operand = state_->value;
   if (state_->requires_grad) operand.set_gradient_ref({GradientRef::parameter, state_.get()});
   return operand;

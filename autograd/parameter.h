@@ -83,7 +83,7 @@ class Parameter {
   /// The gradient; undefined while there is none.
   Tensor gradient() const;
   GradientState gradient_state() const { return state("gradient_state").state; }
-  void set_gradient_state(GradientState now) const { state("set_gradient_state").state = now; }
+  void set_gradient_state(GradientState now) const;
   /// Sets only "the next contribution overwrites": the memory stays where it is.
   void zero_grad() const { set_gradient_state(GradientState::nothing); }
 

@@ -13,6 +13,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/generator.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/trace/results.h"
 
 namespace lockstep::nn {
@@ -266,6 +267,13 @@ std::string Module::to_string() {
     result += '\n';
   }
   return result;
+}
+
+// A recorded step holds for the mode in which it was recorded.
+bool Module::training() const {
+  if (StepGraph::first_time(&training_))
+    StepGraph::depends_on([this, then = training_] { return training_ == then; });
+  return training_;
 }
 
 void Module::train(bool on) {

@@ -104,7 +104,7 @@ class Module {
   /// The mode of this module and all within: layers such as Dropout work in training alone.
   void train(bool on = true);
   void eval() { train(false); }
-  bool training() const { return training_; }
+  bool training() const;
 
  private:
   friend class Walk;  // which tells modules their paths

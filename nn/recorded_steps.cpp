@@ -50,9 +50,8 @@ Tensor RecordedSteps::operator()(const data::Batch& batch) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i].value.copy_from(from[i].value);
   }
   const int before = graph_->recordings();
-  (*graph_)();
-  replays_ += before > 0 && graph_->recordings() == before;
-  return result_;
+  replays_ += (*graph_)() && graph_->recordings() == before;
+  return result_.defined() ? result_.clone() : result_;
 }
 
 bool RecordedSteps::holds_for(const data::Batch& batch) const {

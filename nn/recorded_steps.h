@@ -41,7 +41,7 @@ class RecordedSteps {
   RecordedSteps(const RecordedSteps&) = delete;
   RecordedSteps& operator=(const RecordedSteps&) = delete;
 
-  /// One step. The result holds until the next call. Throws StateError for a batch of the recorded
+  /// One step. Throws StateError for a batch of the recorded
   /// size whose fields have other shapes or dtypes than the recorded ones: the other ranks replay.
   Tensor operator()(const data::Batch& batch);
 

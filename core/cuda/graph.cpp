@@ -43,7 +43,6 @@ struct StepGraph::State {
 
   // Asks all conditions: each may have to do something before the step goes on.
   bool holds() const {
-    if (!executable) return false;
     bool all = true;
     for (const auto& unchanged : recording->conditions) all = unchanged() && all;
     return all;
@@ -67,6 +66,7 @@ void StepGraph::State::record() {
   now_recorded = recording.get();
   try {
     step();
+    for (const auto& check : recording->checks) check();
   } catch (...) {
     now_recorded = nullptr;
     if (cudaStreamEndCapture(native, &graph) == cudaSuccess && graph) (void)cudaGraphDestroy(graph);
@@ -96,26 +96,28 @@ StepGraph::~StepGraph() = default;
 StepGraph::StepGraph(StepGraph&&) noexcept = default;
 StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
 
-void StepGraph::operator()() {
+bool StepGraph::operator()() {
   State& state = *state_;
-  if (state.device.kind == Device::Kind::cpu) return state.step();
+  if (state.device.kind == Device::Kind::cpu) return state.step(), false;
   check<StateError>(!now_recorded, "[step graph] a step that is being recorded runs another one");
   const Stream stream = Stream::current(state.device);
-  if (state.stream != stream.shared()) {
+  // As it is, where state may have to be made: the first time, and after a change.
+  if (state.stream != stream.shared() || (state.executable && !state.holds())) {
     state.step();
     stream.synchronize();
     if (state.stream) Stream(state.stream).synchronize();  // the old recording may still be running
     state.executable = {};
     state.stream = stream.shared();
-    return;
+    return false;
   }
-  if (!state.holds()) {
-    stream.synchronize();  // the old recording may still be running
+  if (!state.executable) {
+    stream.synchronize();
     state.record();
   }
   const auto native = static_cast<cudaStream_t>(stream.native());
   const gpu::StreamSlice slice("recorded step", native);
   call("step graph", "cudaGraphLaunch", cudaGraphLaunch(state.executable.get(), native));
+  return true;
 }
 
 std::size_t StepGraph::kernels() const { return state_->kernels; }
@@ -126,6 +128,14 @@ void StepGraph::depends_on(std::function<bool()> unchanged) {
 }
 
 bool StepGraph::recording() { return now_recorded != nullptr; }
+
+bool StepGraph::first_time(const void* key) {
+  return now_recorded && now_recorded->seen.insert(key).second;
+}
+
+void StepGraph::at_end(std::function<void()> check) {
+  if (now_recorded) now_recorded->checks.push_back(std::move(check));
+}
 
 // A thread that captures may not ask for events, nor wait: its capture would be void. In the mode
 // `relaxed` it may (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode).

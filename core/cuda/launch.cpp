@@ -97,6 +97,11 @@ void wait_as_asked(cudaStream_t stream) {
 }  // namespace
 
 void wait(std::string_view operation, const Stream::State& stream) {
+  check<StateError>(!current_recording(),
+                    "[{}] in a step that is being recorded nothing can be read on the host (item, "
+                    "to_vector, a copy to the cpu, GradScaler::step, SyncBatchNorm): return the "
+                    "tensor, and read it after the step",
+                    operation);
   wait_as_asked(stream.stream.get());
   call(operation, "cudaStreamSynchronize", cudaStreamSynchronize(stream.stream.get()));
   recent.count = 0;

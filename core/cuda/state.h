@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,8 @@ void check_device(std::string_view operation, Device device);
 /// A step that the calling thread is recording (core/gpu/graph.h).
 struct Recording {
   std::vector<std::function<bool()>> conditions;
+  std::vector<std::function<void()>> checks;  ///< when its function has ended
+  std::set<const void*> seen;                 ///< StepGraph::first_time
   std::vector<void*> made;  ///< memory that the recording allocates, and has not released yet
   /// Memory from before, dropped in the step. What is recorded may use it: it goes with the
   /// recording. (And CUDA refuses to release in a graph what the graph did not allocate.)

@@ -54,11 +54,13 @@ StepGraph::StepGraph(std::function<void()> step, Device device)
 StepGraph::~StepGraph() = default;
 StepGraph::StepGraph(StepGraph&&) noexcept = default;
 StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
-void StepGraph::operator()() { state_->step(); }
+bool StepGraph::operator()() { return state_->step(), false; }
 std::size_t StepGraph::kernels() const { return 0; }
 int StepGraph::recordings() const { return 0; }
 void StepGraph::depends_on(std::function<bool()>) {}  // NOLINT: the others keep it
 bool StepGraph::recording() { return false; }
+bool StepGraph::first_time(const void*) { return false; }
+void StepGraph::at_end(std::function<void()>) {}  // NOLINT: the others keep it
 StepGraph::Pause::Pause() : recording_(nullptr) {}
 StepGraph::Pause::~Pause() = default;
 

@@ -15,17 +15,22 @@
 /// The first call runs the function as it is (state is made there: momentum, gradients). The second
 /// records it and launches what was recorded; from then on calls only launch. The function
 /// therefore runs on the host twice: what it does besides enqueueing work, it does twice. It may
-/// not wait for the device (item, to_vector, copies to the cpu): DeviceError, and the graph stays
-/// unrecorded. Nor may it copy from the cpu, whose memory every replay would read again:
-/// StateError. A tensor that lives longer than the step is made before it, and copied into.
+/// not wait for the device (item, to_vector, copies to the cpu). Nor may it copy from the cpu,
+/// whose memory every replay would read again. Both are a StateError, and the graph stays
+/// unrecorded. A tensor that lives longer than the step is made before it, and copied into.
 ///
 /// A step with dropout cannot be recorded yet (StateError): what it draws would be part of the
 /// recording.
 ///
 /// What the host decides while the function is recorded is part of the recording: shapes, learning
 /// rates, which parameters have gradients. Code that reads such a value says so with
-/// `StepGraph::depends_on`; when it has changed at a later call, the step is recorded anew. The
-/// optimizers do this for their options.
+/// `StepGraph::depends_on`. When it has changed at a later call, that call runs the function as it
+/// is, and the next one records it anew. Parameters do this (what requires a gradient, what has
+/// one), modules for their mode, optimizers for their options and for where their state lies. What
+/// your own function reads besides, such as a number, stays as it was recorded.
+///
+/// What the step leaves on the host, a replay does not. So a step that leaves a gradient which it
+/// did not begin with is refused (StateError): it ends with zero_grad(), or begins with it.
 ///
 /// What the function refers to (the model, the optimizer, its tensors) must outlive the graph.
 ///
@@ -49,7 +54,8 @@ class StepGraph {
 
   /// Enqueues one step on the thread's current stream of the device; the first two calls wait. On
   /// another stream than before it begins again: it runs the function, then records it.
-  void operator()();
+  /// Returns whether it launched a recording.
+  bool operator()();
 
   /// How many kernels the recording launches; 0 before it is recorded, and on the cpu.
   std::size_t kernels() const;
@@ -59,6 +65,10 @@ class StepGraph {
   /// Called while a step is recorded (elsewhere it does nothing): `unchanged` tells before each
   /// replay whether the recording still holds.
   static void depends_on(std::function<bool()> unchanged);
+  /// Whether the thread records, and this is the first call with this key in this recording.
+  static bool first_time(const void* key);
+  /// Called while a step is recorded: `check` is called when its function has ended, and may throw.
+  static void at_end(std::function<void()> check);
   /// Whether the calling thread is recording a step.
   static bool recording();
   class Pause;

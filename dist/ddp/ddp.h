@@ -123,7 +123,8 @@ class [[nodiscard]] DistributedDataParallel {
   /// World has ended before, or an exception is on its way, nothing is read.
   void settle() { reducer().settle(); }
 
-  /// What the last synchronization came to; its verdict is the same on every rank. It settles.
+  /// What the last synchronization came to; its verdict is the same on every rank. It settles. A
+  /// replay of a recorded step leaves it as it is.
   const StepReport& last_step() const { return settled().last_step(); }
   /// Who computes how long, and who waits, since construction. It settles.
   const StepStatistics& statistics() const { return settled().statistics(); }

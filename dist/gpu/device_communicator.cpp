@@ -85,7 +85,9 @@ Work DeviceCommunicator::enqueue(const CollectiveCall& arguments, std::string_vi
   if (failure_) return Work(this, next_);
   Call& call = next_call();
   try {
-    call.validation = host_->validate_call(arguments, name, engine_->place_of(arguments.buffer));
+    // One rank may record the step that another takes as it is.
+    const std::string known = std::string(name) + (StepGraph::recording() ? ", recorded" : "");
+    call.validation = host_->validate_call(arguments, known, engine_->place_of(arguments.buffer));
     check_health();
     launch(call, arguments);
   } catch (const CommError& error) {

@@ -196,6 +196,23 @@ void Grouped<Rule>::update() {
     }
     Rule::step(items, options);
   }
+  if (StepGraph::recording())
+    StepGraph::depends_on([this, then = places()] { return places() == then; });
+}
+
+/// Of all that is kept.
+template <class Rule>
+std::vector<const void*> Grouped<Rule>::places() {
+  std::vector<const void*> all;
+  for (std::size_t k = 0; k < kept_.size(); ++k)
+    for (Item& item : kept_[k].states) {
+      const auto note = [&](std::string_view, const Tensor& tensor, bool = true) {
+        all.push_back(tensor.defined() ? tensor.raw() : nullptr);
+      };
+      kernels::visit_kept(item, groups_[k].options, note);
+      if constexpr (requires { item.step; }) note("step", item.step);
+    }
+  return all;
 }
 
 /// Calls visit(state, options) for what is kept of the parameter.

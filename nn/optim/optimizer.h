@@ -228,6 +228,7 @@ class Grouped : public Optimizer {
   void check_members() const;
   void check_options() const override;
   void update() override;
+  std::vector<const void*> places();
   std::uint64_t options_digest() const override;
   void release_values() override;
   void take_values() override;

@@ -185,7 +185,8 @@ TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloa
   }
 }
 
-TEST_CASE("products of 16-bit factors into f32, on every rung that has them") {
+TEST_CASE("products of 16-bit factors into f32, on every rung that has them" *
+          doctest::test_suite("not-races")) {  // "every rung" has the same kernels
   check_all_kinds<BFloat16, float>(gemm_tensor_16);
   check_all_kinds<Half, float>(gemm_tensor_16);
   check_all_kinds<BFloat16, float>(gemm_hopper_16);

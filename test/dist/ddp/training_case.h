@@ -211,7 +211,7 @@ class TrainingRank {
     std::size_t s = 0;
     const auto next = [&] {
       load(s);
-      t_.recorded ? graph() : take_step();
+      t_.recorded ? (void)graph() : take_step();
       ++s;
       check_parameters(s, right[std::min(s, t_.steps())], right[0]);
       if (t_.rows(s - 1) > 0) check_buffer(s - 1);

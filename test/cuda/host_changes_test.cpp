@@ -1,0 +1,142 @@
+// What a program changes on the host between two steps: a recorded step takes it like any other.
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <vector>
+
+#include "lockstep/core/generator.h"
+#include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/optim/clip.h"
+#include "lockstep/nn/optim/ema.h"
+#include "lockstep/nn/optim/optimizer.h"
+#include "lockstep/nn/recorded_steps.h"
+#include "support/device.h"
+
+using namespace lockstep;
+using test::on_cpu;
+using test::test_device;
+
+namespace host_changes {
+
+constexpr int steps = 14;
+
+struct Program {
+  nn::Sequential model;
+  std::unique_ptr<optim::SGD> optimizer;
+  nn::StateDict first;  // of the optimizer, before its first step
+  std::vector<float> losses;
+
+  Program() {
+    manual_seed(3);
+    model.append(nn::Linear(5, 6));
+    model.append(nn::BatchNorm(6));
+    model.append(nn::ReLU());
+    model.append(nn::Linear(6, 3));
+    model.to(test_device());
+    optimizer = std::make_unique<optim::SGD>(model.parameters(),
+                                             optim::SGD::Options{.lr = 0.1, .momentum = 0.9});
+    first = optimizer->state_dict();
+  }
+  static data::Batch batch(int step) {
+    Generator generator(static_cast<std::uint64_t>(step));
+    const Tensor x = Tensor::empty({8, 5}), y = Tensor::empty({8}, DType::i64);
+    generator.normal(x, 0, 1);
+    generator.randint(0, 3, y);
+    data::Batch batch;
+    batch.x = x.to(test_device());
+    batch.y = y.to(test_device());
+    batch.fields = {{"x", batch.x}, {"y", batch.y}};
+    batch.weight = {8, 8};
+    return batch;
+  }
+  Tensor backward(const data::Batch& batch) {
+    Tape tape;
+    const Tensor loss = nn::cross_entropy(model(batch.x), batch.y);
+    tape.backward(loss, batch.weight);
+    return loss.detach();
+  }
+  std::vector<float> run(bool recorded, const std::function<void(Program&, int)>& change,
+                         const std::function<Tensor(Program&, const data::Batch&)>& step,
+                         const std::function<void(Program&)>& after) {
+    nn::RecordedSteps steps_of([&](const data::Batch& b) { return step(*this, b); });
+    for (int i = 0; i < steps; ++i) {
+      change(*this, i);
+      const data::Batch now = batch(i);
+      losses.push_back((recorded ? steps_of(now) : step(*this, now)).to(Device{}).item());
+      after(*this);
+    }
+    if (recorded && !on_cpu()) CHECK(steps_of.replays() > 4);
+    for (const Parameter& parameter : model.parameters()) {
+      const auto values = parameter.value().to_vector<float>();
+      losses.insert(losses.end(), values.begin(), values.end());
+    }
+    return losses;
+  }
+};
+
+Tensor whole_step(Program& p, const data::Batch& batch) {
+  const Tensor loss = p.backward(batch);
+  p.optimizer->step();
+  p.optimizer->zero_grad();
+  return loss;
+}
+
+void check_same(
+    const std::function<void(Program&, int)>& change,
+    const std::function<Tensor(Program&, const data::Batch&)>& step = whole_step,
+    const std::function<void(Program&)>& after = [](Program&) {}) {
+  Program plain, recorded;
+  CHECK(recorded.run(true, change, step, after) == plain.run(false, change, step, after));
+}
+
+}  // namespace host_changes
+
+using namespace host_changes;
+
+TEST_CASE("recorded steps: parameters that are frozen and thawed") {
+  check_same([](Program& p, int i) {
+    if (i == 5 || i == 9)
+      for (const Parameter& parameter : p.model.at<nn::Linear>("0").parameters())
+        parameter.set_requires_grad(i == 9);
+  });
+}
+
+TEST_CASE("recorded steps: a part of the model changes its mode") {
+  check_same([](Program& p, int i) {
+    if (i == 6) p.model.at<nn::BatchNorm>("1").eval();
+    if (i == 10) p.model.train();
+  });
+}
+
+TEST_CASE("recorded steps: an optimizer begins anew, or changes its options") {
+  check_same([](Program& p, int i) {
+    if (i == 7) p.optimizer->load_state_dict(p.first);
+  });
+  check_same([](Program& p, int i) {
+    if (i == 7) p.optimizer->set_lr(0.01);
+  });
+}
+
+TEST_CASE("recorded steps: the optimizer's step outside of the recording") {
+  // The gradient that the last step has left is there when the next begins.
+  check_same([](Program&, int) {},
+             [](Program& p, const data::Batch& batch) {
+               p.optimizer->zero_grad();
+               return p.backward(batch);
+             },
+             [](Program& p) {
+               (void)optim::clip_grad_norm(p.model.parameters(), 1.0);
+               p.optimizer->step();
+             });
+  if (on_cpu()) return;
+  Program p;
+  nn::RecordedSteps leaves([&](const data::Batch& batch) { return p.backward(batch); });
+  (void)leaves(Program::batch(0));
+  p.optimizer->step();
+  p.optimizer->zero_grad();
+  CHECK_THROWS_WITH_AS(leaves(Program::batch(1)),
+                       doctest::Contains("has a gradient, which its replays would not do"),
+                       StateError);
+}
