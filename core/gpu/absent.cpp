@@ -61,7 +61,7 @@ void StepGraph::depends_on(std::function<bool()>) {}  // NOLINT: the others keep
 bool StepGraph::recording() { return false; }
 bool StepGraph::first_time(const void*) { return false; }
 void StepGraph::at_end(std::function<void()>) {}  // NOLINT: the others keep it
-StepGraph::Pause::Pause() : recording_(nullptr) {}
+StepGraph::Pause::Pause() : recording_(nullptr) { (void)mode_; }
 StepGraph::Pause::~Pause() = default;
 
 namespace gpu {
