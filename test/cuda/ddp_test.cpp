@@ -317,6 +317,8 @@ TEST_CASE("GPU DDP: plain steps between replays, and a step recorded anew behind
       }
       if (world.rank() == 0) digest = parameter_digest({w});
       if (recorded) check<Error>(graph.recordings() == 2, "{} recordings", graph.recordings());
+      // The last plain step's, read before the replay behind it wrote over it.
+      check<Error>(ddp.last_step().weight == 2, "a weight of {}", ddp.last_step().weight);
     });
     return digest;
   };
