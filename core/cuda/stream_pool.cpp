@@ -17,13 +17,13 @@ struct Pooled {
 };
 
 /// Never destroyed: threads and static objects give streams back until the process ends.
-struct Pool {
+struct StreamPool {
   std::mutex mutex;
   std::vector<Pooled> streams;
 };
 
-Pool& pool() {
-  static auto* const all = new Pool;
+StreamPool& stream_pool() {
+  static auto* const all = new StreamPool;
   return *all;
 }
 
@@ -33,8 +33,8 @@ StreamHandle take_stream(const char* operation, StreamUse use) {
   int device = 0;
   call(operation, "cudaGetDevice", cudaGetDevice(&device));
   {
-    const std::lock_guard lock(pool().mutex);
-    for (Pooled& pooled : pool().streams)
+    const std::lock_guard lock(stream_pool().mutex);
+    for (Pooled& pooled : stream_pool().streams)
       if (pooled.device == device && pooled.use == use && !pooled.taken) {
         pooled.taken = true;
         return StreamHandle(pooled.stream);
@@ -47,20 +47,20 @@ StreamHandle take_stream(const char* operation, StreamUse use) {
   call(operation, "cudaStreamCreateWithPriority",
        cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                     use == StreamUse::communicating ? greatest : least));
-  const std::lock_guard lock(pool().mutex);
-  pool().streams.push_back({stream, device, use, true});
+  const std::lock_guard lock(stream_pool().mutex);
+  stream_pool().streams.push_back({stream, device, use, true});
   return StreamHandle(stream);
 }
 
 cudaError_t keep_stream(cudaStream_t stream) {
   const bool idle = cudaStreamQuery(stream) == cudaSuccess;
-  const std::lock_guard lock(pool().mutex);
-  const auto found = std::ranges::find(pool().streams, stream, &Pooled::stream);
+  const std::lock_guard lock(stream_pool().mutex);
+  const auto found = std::ranges::find(stream_pool().streams, stream, &Pooled::stream);
   if (idle) {
     found->taken = false;
     return cudaSuccess;
   }
-  pool().streams.erase(found);
+  stream_pool().streams.erase(found);
   return cudaStreamDestroy(stream);
 }
 

@@ -18,29 +18,30 @@ __global__ void __launch_bounds__(map_threads) unary_kernel(std::int64_t n, T* o
 }
 
 /// dx (n) (+)= F's derivative (n) * dy (n). 16-byte loads.
-template <class T, class F, bool accumulate>
+template <class T, class F>
 __global__ void __launch_bounds__(map_threads)
-    unary_backward_kernel(std::int64_t n, T* dx, const T* dy, const T* saved) {
-  const auto gradient = [](T d, T s) { return F::backward(d, s); };
-  if constexpr (accumulate)
-    map_elements<2>(
-        n, [=](T d, T s, T before) { return before + gradient(d, s); }, dx, dy, saved,
-        static_cast<const T*>(dx));
-  else
-    map_elements<2>(n, gradient, dx, dy, saved);
+    unary_backward_kernel(std::int64_t n, T* dx, const T* dy, const T* saved, bool accumulate) {
+  map_elements<2>(
+      n,
+      [=](T d, T s, T before) {
+        const T gradient = F::backward(d, s);
+        return accumulate ? before + gradient : gradient;
+      },
+      dx, dy, saved, Before<T>{accumulate ? dx : nullptr});
 }
 
 /// out (n) (+)= a F b, where an operand is an array of n elements or Repeated. 16-byte loads.
-template <class T, class F, bool accumulate, class Operand>
+template <class T, class F, class Operand>
 __global__ void __launch_bounds__(map_threads)
     binary_kernel(std::int64_t n, T* out, const __grid_constant__ Operand a,
-                  const __grid_constant__ Operand b) {
-  if constexpr (accumulate)
-    map_elements<2>(
-        n, [](T x, T y, T before) { return before + F{}(x, y); }, out, a, b,
-        static_cast<const T*>(out));
-  else
-    map_elements<2>(n, F{}, out, a, b);
+                  const __grid_constant__ Operand b, bool accumulate) {
+  map_elements<2>(
+      n,
+      [=](T x, T y, T before) {
+        const T result = F{}(x, y);
+        return accumulate ? before + result : result;
+      },
+      out, a, b, Before<T>{accumulate ? out : nullptr});
 }
 
 /// out (n) (+)= alpha * x, where x is an array of n elements or Repeated. 16-byte loads.
@@ -80,11 +81,9 @@ void CudaBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved
   visit_floating("unary_backward", dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
     visit(op, [&](auto functor) {
-      with_flag(accumulate, [&](auto add) {
-        launch<unary_backward_kernel<T, decltype(functor), add>>(
-            {.grid = map_blocks<2, T>(n), .block = map_threads}, queue.stream, n, dx.data<T>(),
-            dy.data<T>(), saved.data<T>());
-      });
+      launch<unary_backward_kernel<T, decltype(functor)>>(
+          {.grid = map_blocks<2, T>(n), .block = map_threads}, queue.stream, n, dx.data<T>(),
+          dy.data<T>(), saved.data<T>(), accumulate);
     });
   });
 }
@@ -98,17 +97,15 @@ void CudaBackend::binary(Binary op, const Tensor& a, const Tensor& b, const Tens
   visit_floating("binary", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     visit(op, [&](auto functor) {
-      with_flag(accumulate, [&](auto add) {
-        const auto run = [&]<class Operand>(const Operand& left, const Operand& right) {
-          launch<binary_kernel<T, decltype(functor), add, Operand>>(
-              {.grid = map_blocks<2, T>(n), .block = map_threads}, queue.stream, n, out.data<T>(),
-              left, right);
-        };
-        if (a.numel() == n && b.numel() == n)
-          run.template operator()<const T*>(a.data<T>(), b.data<T>());
-        else
-          run(Repeated<T>(a, plan, plan.stride_a, n), Repeated<T>(b, plan, plan.stride_b, n));
-      });
+      const auto run = [&]<class Operand>(const Operand& left, const Operand& right) {
+        launch<binary_kernel<T, decltype(functor), Operand>>(
+            {.grid = map_blocks<2, T>(n), .block = map_threads}, queue.stream, n, out.data<T>(),
+            left, right, accumulate);
+      };
+      if (a.numel() == n && b.numel() == n)
+        run.template operator()<const T*>(a.data<T>(), b.data<T>());
+      else
+        run(Repeated<T>(a, plan, plan.stride_a, n), Repeated<T>(b, plan, plan.stride_b, n));
     });
   });
 }

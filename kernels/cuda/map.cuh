@@ -8,7 +8,8 @@
 ///   launch<add_kernel<T>>({.grid = map_blocks<2, T>(n), .block = map_threads}, stream,
 ///                         n, out, a, b);
 ///
-/// An input is an array like the output, or a `Repeated` one. An output may be one of its inputs.
+/// An input is an array like the output, a `Repeated` one, or what the output has (`Before`). An
+/// output may be one of its inputs.
 
 #include <type_traits>
 
@@ -97,10 +98,28 @@ __device__ __forceinline__ Pack<T, width> read_pack(const Repeated<T>& x, std::i
   return pack;
 }
 
+/// What the output has so far, for a kernel that may add to it. Without data it is 0, and costs
+/// nothing: one kernel does for both.
+template <class T>
+struct Before {
+  const T* data;
+};
+
+template <int width, class T>
+__device__ __forceinline__ bool has_packs(const Before<T>&) {
+  return true;  // as the output, which map_elements looks at
+}
+template <int width, class T>
+__device__ __forceinline__ Pack<T, width> read_pack(const Before<T>& x, std::int64_t i) {
+  return x.data == nullptr ? Pack<T, width>{} : load_pack<width>(x.data + i);
+}
+
 namespace detail {
 
 template <class T>
 T element_of(const T*);
+template <class T>
+T element_of(const Before<T>&);
 template <class T>
 T element_of(const Repeated<T>&);
 template <class In>

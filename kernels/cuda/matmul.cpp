@@ -21,8 +21,8 @@ void handwritten(const GemmProblem<T, C>& problem, cudaStream_t stream) {
 }
 
 template <class T, class C>
-void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
-              const MatmulFlags& flags) {
+void multiply_on_gpu(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                     const MatmulFlags& flags) {
   const cudaStream_t stream = lockstep::cuda::queue_of(out).stream;
   const GemmProblem<T, C> problem = problem_of<T, C>(a, b, bias, out, flags);
   const bool fused = bias.defined() && !is_differentiable(out.dtype());  // only ours add that bias
@@ -40,8 +40,8 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, c
   visit_any_floating("matmul", a.dtype(), [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
-      if (out.dtype() == DType::f32) return multiply<T, float>(a, b, bias, out, flags);
-    multiply<T, T>(a, b, bias, out, flags);
+      if (out.dtype() == DType::f32) return multiply_on_gpu<T, float>(a, b, bias, out, flags);
+    multiply_on_gpu<T, T>(a, b, bias, out, flags);
   });
 }
 

@@ -17,6 +17,7 @@ using lockstep::test::Ended;
 using lockstep::test::TemporaryFolder;
 using nlohmann::json;
 
+namespace samples {
 namespace {
 
 namespace fs = std::filesystem;
@@ -312,3 +313,5 @@ TEST_CASE("samples: in a launcher's world they join, and refuse another number o
   expect_error("ddp_concepts", {"--json", "/nowhere/x.json"}, 2, "/nowhere");
   expect_error("ddp_concepts", {"--nonsense"}, 2, "--nonsense");
 }
+
+}  // namespace samples

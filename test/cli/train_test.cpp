@@ -17,6 +17,7 @@ using namespace lockstep;
 using lockstep::test::Ended;
 using lockstep::test::TemporaryFolder;
 
+namespace trained {
 namespace {
 
 namespace fs = std::filesystem;
@@ -378,3 +379,5 @@ TEST_CASE("train: in a launcher's world it joins, and refuses another number of 
   CHECK(refused.code == 2);
   CHECK(test::contains(refused.err, "--ranks 3 in a world of 2"));
 }
+
+}  // namespace trained

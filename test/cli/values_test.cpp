@@ -16,6 +16,7 @@
 
 using namespace lockstep::test;
 
+namespace values {
 namespace {
 
 const std::string launcher = LOCKSTEP_BIN_DIR "/lockstep-run";
@@ -153,3 +154,5 @@ TEST_CASE("values: --json into a device, a pipe that is read, and where stdout a
   CHECK(unread.code == 1);
   CHECK(contains(unread.err, "nobody reads from this pipe"));
 }
+
+}  // namespace values

@@ -28,7 +28,7 @@ std::uint64_t hash_of(const Tensor& values) {
   return hash;
 }
 
-DType dtype_named(const Json& call) { return call["dtype"] == "f32" ? DType::f32 : DType::f64; }
+DType dtype_asked(const Json& call) { return call["dtype"] == "f32" ? DType::f32 : DType::f64; }
 
 // What our generator answers to a recorded call.
 Tensor answer(Generator& generator, const Json& call) {
@@ -39,7 +39,7 @@ Tensor answer(Generator& generator, const Json& call) {
     generator.randint(call["low"], call["high"], out);
     return out;
   }
-  const Tensor out = Tensor::empty(shape, dtype_named(call));
+  const Tensor out = Tensor::empty(shape, dtype_asked(call));
   if (call["op"] == "uniform")
     generator.uniform(out, call["low"], call["high"]);
   else

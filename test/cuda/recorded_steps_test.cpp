@@ -93,7 +93,8 @@ void check_losses(const std::vector<double>& got, const std::vector<double>& rig
 
 }  // namespace
 
-TEST_CASE("recorded steps: a training on GPUs has the CPU's losses, and the bits of plain steps") {
+TEST_CASE("recorded steps: a training on GPUs has the CPU's losses, and the bits of plain steps" *
+          doctest::test_suite("not-races")) {
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
     const Result cpu = train(ranks, {.on_gpu = false});

@@ -16,6 +16,7 @@
 using namespace lockstep;
 using namespace lockstep::test;
 
+namespace sync_batch_norm_ddp {
 namespace {
 
 /// The model's state after three steps on each rank's rows.
@@ -106,3 +107,5 @@ TEST_CASE("the layers' messages and the buckets do not stand in one line: branch
     }
   });
 }
+
+}  // namespace sync_batch_norm_ddp

@@ -14,6 +14,7 @@
 using namespace lockstep;
 using namespace lockstep::test;
 
+namespace sync_batch_norm {
 namespace {
 
 constexpr std::int64_t channels = 3;
@@ -319,3 +320,5 @@ TEST_CASE("rows that count for nothing in the loss are refused: they are in the 
   CHECK(messages[1].find("4 rows went into the statistics of all ranks") != std::string::npos);
   CHECK(messages[0].find("rank 1 is gone") != std::string::npos);
 }
+
+}  // namespace sync_batch_norm

@@ -12,51 +12,51 @@ namespace lockstep::dist {
 namespace {
 
 #if defined(__AVX2__)
-struct Lanes {
+struct SimdLanes {
   __m256i v = _mm256_setzero_si256();
   static constexpr std::size_t bytes = 32;
-  static Lanes load(const std::byte* from) {
+  static SimdLanes load(const std::byte* from) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))};
   }
   /// Adds the products of the pairs of m + k.
-  void add(Lanes m, Lanes k) {
+  void add(SimdLanes m, SimdLanes k) {
     const __m256i t = _mm256_add_epi32(m.v, k.v);
     v = _mm256_add_epi64(v, _mm256_mul_epu32(t, _mm256_srli_epi64(t, 32)));
   }
 };
 #elif defined(__SSE2__)
-struct Lanes {
+struct SimdLanes {
   __m128i v = _mm_setzero_si128();
   static constexpr std::size_t bytes = 16;
-  static Lanes load(const std::byte* from) {
+  static SimdLanes load(const std::byte* from) {
     return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))};
   }
-  void add(Lanes m, Lanes k) {
+  void add(SimdLanes m, SimdLanes k) {
     const __m128i t = _mm_add_epi32(m.v, k.v);
     v = _mm_add_epi64(v, _mm_mul_epu32(t, _mm_srli_epi64(t, 32)));
   }
 };
 #else
-struct Lanes {
+struct SimdLanes {
   std::array<std::uint32_t, 2> v{};
   static constexpr std::size_t bytes = 8;
-  static Lanes load(const std::byte* from) {
-    Lanes lanes;
+  static SimdLanes load(const std::byte* from) {
+    SimdLanes lanes;
     std::memcpy(&lanes.v, from, sizeof lanes.v);
     return lanes;
   }
-  void add(Lanes m, Lanes k) {
+  void add(SimdLanes m, SimdLanes k) {
     const std::uint32_t a = m.v[0] + k.v[0], b = m.v[1] + k.v[1];
     v = std::bit_cast<decltype(v)>(std::bit_cast<std::uint64_t>(v) + std::uint64_t{a} * b);
   }
 };
 #endif
-static_assert(nh_step % Lanes::bytes == 0 && sizeof(Lanes) == Lanes::bytes);
+static_assert(nh_step % SimdLanes::bytes == 0 && sizeof(SimdLanes) == SimdLanes::bytes);
 
-std::uint64_t sum_of(const Lanes& lanes) {
+std::uint64_t sum_of(const SimdLanes& lanes) {
   std::uint64_t sum = 0;
   for (const std::uint64_t lane :
-       std::bit_cast<std::array<std::uint64_t, Lanes::bytes / sizeof(std::uint64_t)>>(lanes))
+       std::bit_cast<std::array<std::uint64_t, SimdLanes::bytes / sizeof(std::uint64_t)>>(lanes))
     sum += lane;
   return sum;
 }
@@ -64,11 +64,11 @@ std::uint64_t sum_of(const Lanes& lanes) {
 }  // namespace
 
 NhSums nh(const NhKey& key, std::span<const std::byte> chunk) {
-  Lanes first, second;
-  for (std::size_t at = 0; at < chunk.size(); at += Lanes::bytes) {
-    const Lanes bytes = Lanes::load(chunk.data() + at);
-    first.add(bytes, Lanes::load(key.data() + at));
-    second.add(bytes, Lanes::load(key.data() + at + nh_step));
+  SimdLanes first, second;
+  for (std::size_t at = 0; at < chunk.size(); at += SimdLanes::bytes) {
+    const SimdLanes bytes = SimdLanes::load(chunk.data() + at);
+    first.add(bytes, SimdLanes::load(key.data() + at));
+    second.add(bytes, SimdLanes::load(key.data() + at + nh_step));
   }
   return {sum_of(first), sum_of(second)};
 }

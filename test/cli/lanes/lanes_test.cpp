@@ -15,6 +15,7 @@ using lockstep::test::contains;
 using lockstep::test::Ended;
 using lockstep::test::TemporaryFolder;
 
+namespace trained_with_lanes {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -133,3 +134,5 @@ TEST_CASE("lanes: what cannot give a level is refused by name") {
   refused({"--lanes", "1"}, 2, "at least 2 are needed");
   refused({"--lanes", "8", "--padded"}, 2, "--padded");
 }
+
+}  // namespace trained_with_lanes

@@ -109,7 +109,7 @@ TEST_CASE("an observed order is completed with what was not seen") {
 }
 
 // With a loop over all for each, these would take hours.
-TEST_CASE("orders and plans of a million parameters") {
+TEST_CASE("orders and plans of a million parameters" * doctest::test_suite("not-thread")) {
   constexpr int count = 1'000'000;
   std::vector<int> ready;
   for (int p = 0; p < count; p += 3) ready.push_back(p);

@@ -19,7 +19,7 @@
 #include "lockstep/lockstep.h"
 #include "support/forked_ranks.h"
 
-namespace lockstep::dist {
+namespace lockstep::dist::surroundings_of_launchers {
 namespace {
 
 using test::contains;
@@ -289,4 +289,4 @@ TEST_CASE("surroundings: groups meet in TMPDIR, and leave nothing there") {
 }
 
 }  // namespace
-}  // namespace lockstep::dist
+}  // namespace lockstep::dist::surroundings_of_launchers

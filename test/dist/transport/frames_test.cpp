@@ -58,6 +58,8 @@ NhSums plain_nh(const NhKey& key, std::span<const std::byte> chunk) {
   return sums;
 }
 
+TEST_SUITE_BEGIN("not-thread");  // both ends are in one
+
 TEST_CASE("frame seal: NH of chunks of every size") {
   NhKey key;
   KeyStream(token_of(3)).fill(key);
@@ -322,6 +324,8 @@ TEST_CASE("checked stream: a frame that comes again, is missing or ends early is
   for (const std::size_t end : {one_frame - 1, one_frame, one_frame + 10, one_frame + 2000})
     CHECK(error_for([&](const Bytes& all) { return range(all, 0, end); }) == "ended");
 }
+
+TEST_SUITE_END();
 
 }  // namespace
 }  // namespace lockstep::dist
