@@ -71,13 +71,11 @@ namespace {
 void note_in_recording(detail::ParameterState& parameter) {
   if (!StepGraph::first_time(&parameter)) return;
   const auto now = [](const detail::ParameterState& p) {
-    return std::tuple(p.requires_grad, p.averaged, p.state);
+    return std::tuple(p.requires_grad, p.averaged, p.state, p.value.raw());
   };
   const auto life = parameter.weak_from_this();
-  StepGraph::depends_on([life, now, then = now(parameter)] {
-    const auto living = life.lock();
-    return living && now(*living) == then;
-  });
+  StepGraph::depends_on(
+      life, [&parameter, now, then = now(parameter)] { return now(parameter) == then; });
   StepGraph::at_end([life, before = parameter.state] {
     const auto living = life.lock();
     if (!living || living->state == before) return;

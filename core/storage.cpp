@@ -31,6 +31,8 @@ Storage Storage::adopt(void* data, std::size_t bytes, std::function<void()> rele
   return Storage(block);
 }
 
+void Storage::note_use(const Block& block) { gpu::note_use(block.data); }
+
 void Storage::destroy(Block* block) noexcept {
   if (block->release) {
     if (*block->release) (*block->release)();

@@ -47,7 +47,10 @@ class Storage {
 
   /// Whether there is memory. If there is none, the functions below throw StateError.
   explicit operator bool() const { return block_ != nullptr; }
-  std::byte* data() const { return block().data; }  ///< in the device's memory
+  std::byte* data() const {  ///< in the device's memory
+    if (block().stream) note_use(*block_);
+    return block_->data;
+  }
   std::size_t bytes() const { return block().bytes; }
   Device device() const { return {block().device_kind, block().device_index}; }
   /// How often the bytes were changed in place, as far as Tensor's functions and the optimizers
@@ -81,6 +84,7 @@ class Storage {
   };
   explicit Storage(Block* block) : block_(block) {}
   static void destroy(Block* block) noexcept;
+  static void note_use(const Block& block);
   Block& block() const {
     check<StateError>(block_ != nullptr, "[storage] an empty storage has no memory");
     return *block_;

@@ -272,7 +272,7 @@ std::string Module::to_string() {
 // A recorded step holds for the mode in which it was recorded.
 bool Module::training() const {
   if (StepGraph::first_time(&training_))
-    StepGraph::depends_on([this, then = training_] { return training_ == then; });
+    StepGraph::depends_on(lifetime_.ref(), [this, then = training_] { return training_ == then; });
   return training_;
 }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/core/system/lifetime.h"
 #include "lockstep/nn/state_dict.h"
 
 namespace lockstep::nn {
@@ -112,6 +113,7 @@ class Module {
   [[noreturn]] static void throw_other_kind(std::string_view path, const Module& found);
 
   bool training_ = true;
+  Lifetime lifetime_;
   std::string path_;  // in the model that was walked last
 };
 

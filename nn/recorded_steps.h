@@ -36,7 +36,7 @@ namespace lockstep::nn {
 class RecordedSteps {
  public:
   /// `step` returns a result of a fixed shape, such as the loss, or an undefined Tensor. What it
-  /// refers to must outlive this.
+  /// refers to must be there in every call.
   explicit RecordedSteps(std::function<Tensor(const data::Batch&)> step) : step_(std::move(step)) {}
   RecordedSteps(const RecordedSteps&) = delete;
   RecordedSteps& operator=(const RecordedSteps&) = delete;

@@ -1,5 +1,6 @@
 #include "lockstep/core/gpu/graph.h"
 
+#include <exception>
 #include <vector>
 
 #include "lockstep/core/cuda/state.h"
@@ -51,29 +52,40 @@ struct StepGraph::State {
 };
 
 namespace {
+
 thread_local cuda::Recording* now_recorded = nullptr;
+
+std::exception_ptr error_of(const std::function<void()>& call) {
+  try {
+    call();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
 }
+
+}  // namespace
 
 cuda::Recording* cuda::current_recording() { return now_recorded; }
 
 void StepGraph::State::record() {
   executable = {};
-  recording = std::make_unique<cuda::Recording>();
+  recording = std::make_unique<cuda::Recording>(stream);
   const cudaStream_t native = stream->stream.get();
   cudaGraph_t graph{};
   call("step graph", "cudaStreamBeginCapture",
        cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
   now_recorded = recording.get();
-  try {
-    step();
-    for (const auto& check : recording->checks) check();
-  } catch (...) {
-    now_recorded = nullptr;
+  std::exception_ptr error = error_of(step);
+  for (const auto& check : recording->checks)
+    if (const std::exception_ptr another = error_of(check); !error) error = another;
+  now_recorded = nullptr;
+  if (error) {
     if (cudaStreamEndCapture(native, &graph) == cudaSuccess && graph) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();
-    throw;
+    recording.reset();
+    std::rethrow_exception(error);
   }
-  now_recorded = nullptr;
   call("step graph", "cudaStreamEndCapture", cudaStreamEndCapture(native, &graph));
   const GraphHandle recorded(graph);
   kernels = count_kernels(graph);
@@ -107,6 +119,7 @@ bool StepGraph::operator()() {
     stream.synchronize();
     if (state.stream) Stream(state.stream).synchronize();  // the old recording may still be running
     state.executable = {};
+    state.recording.reset();
     state.stream = stream.shared();
     return false;
   }

@@ -49,11 +49,11 @@ void* allocate(std::size_t bytes, const Stream& stream) {
 
 void release(void* data, const Stream& stream) noexcept {
   if (!data) return;
-  if (cuda::Recording* recording = cuda::current_recording())
-    if (std::erase(recording->made, data) == 0) {
-      recording->dropped.emplace_back(data, stream);
-      return;
-    }
+  // CUDA refuses to release in a graph what the graph did not allocate.
+  if (cuda::Recording* recording = cuda::current_recording();
+      recording && std::erase(recording->made, data) == 0)
+    note_use(data);
+  if (cuda::keep_for_recording(data, stream)) return;
   // Nothing can be done about an error here; a sticky one shows at the next call.
   (void)cudaFreeAsync(data, stream.state().stream.get());
 }

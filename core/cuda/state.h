@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -42,22 +43,27 @@ namespace cuda {
 /// Throws DeviceError unless this build drives the device and the machine has it.
 void check_device(std::string_view operation, Device device);
 
-/// A step that the calling thread is recording (core/gpu/graph.h).
+/// A step that is recorded, by the thread that has made this (core/gpu/graph.h), or has been. It is
+/// launched on `stream`. Memory that it uses is not released before it ends: recording.cpp.
 struct Recording {
+  explicit Recording(std::shared_ptr<Stream::State> stream);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  std::shared_ptr<Stream::State> stream;
   std::vector<std::function<bool()>> conditions;
   std::vector<std::function<void()>> checks;  ///< when its function has ended
   std::set<const void*> seen;                 ///< StepGraph::first_time
-  std::vector<void*> made;  ///< memory that the recording allocates, and has not released yet
-  /// Memory from before, dropped in the step. What is recorded may use it: it goes with the
-  /// recording. (And CUDA refuses to release in a graph what the graph did not allocate.)
-  std::vector<std::pair<void*, Stream>> dropped;
-
-  ~Recording() {
-    for (const auto& [data, owner] : dropped) (void)cudaFreeAsync(data, owner.state().stream.get());
-  }
+  std::vector<void*> made;     ///< memory that the recording allocates, and has not released yet
+  std::set<const void*> used;  ///< memory from before that it reads or writes
+  /// Of that, what all others have released, and the stream that it belongs to.
+  std::vector<std::pair<void*, Stream>> kept;
 };
 /// Null while none is recorded.
 Recording* current_recording();
+/// Memory that is released: whether a recording still uses it, and keeps it from now on.
+bool keep_for_recording(void* memory, const Stream& owner);
 
 /// Whether gpu::prepare_for_threads() was called.
 inline std::atomic<bool> ranks_are_threads = false;

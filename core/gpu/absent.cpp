@@ -86,6 +86,7 @@ StreamSlice::~StreamSlice() { (void)noted_; }
 
 void* allocate(std::size_t, const Stream&) { absent("allocate", {Device::Kind::cuda, 0}); }
 void release(void*, const Stream&) noexcept {}
+void note_use(const void*) {}
 void copy(void*, Device to_device, const void*, Device from_device, std::size_t) {
   absent("copy", to_device.kind == Device::Kind::cpu ? from_device : to_device);
 }

@@ -12,6 +12,8 @@ namespace lockstep::gpu {
 /// In the stream's order, from the device's pool. Throws DeviceError when there is no memory left.
 void* allocate(std::size_t bytes, const Stream& stream);
 void release(void* data, const Stream& stream) noexcept;
+/// An operation is about to use memory of allocate(): a step that is being recorded keeps it.
+void note_use(const void* data);
 
 /// Copies between two places of which at least one is a GPU's memory, on the current streams. To
 /// the cpu: done when it returns. From the cpu: the source may change as soon as it returns, unless

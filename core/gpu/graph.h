@@ -26,21 +26,25 @@
 /// rates, which parameters have gradients. Code that reads such a value says so with
 /// `StepGraph::depends_on`. When it has changed at a later call, that call runs the function as it
 /// is, and the next one records it anew. Parameters do this (what requires a gradient, what has
-/// one), modules for their mode, optimizers for their options and for where their state lies. What
-/// your own function reads besides, such as a number, stays as it was recorded.
+/// one), modules for their mode, optimizers for their options and for where their state lies; and
+/// all of them when they end, or are assigned to: so a model may be replaced. What your own
+/// function reads besides, such as a number, stays as it was recorded; also a tensor, whose memory
+/// lives as long as the recording (but that of Communicator::allocate does not).
 ///
 /// What the step leaves on the host, a replay does not. So a step that leaves a gradient which it
 /// did not begin with is refused (StateError): it ends with zero_grad(), or begins with it.
 ///
-/// What the function refers to (the model, the optimizer, its tensors) must outlive the graph.
+/// What the function refers to must be there in every call.
 ///
 /// On the cpu every call runs the function. Not thread-safe; distinct graphs in distinct threads
 /// are.
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/system/lifetime.h"
 
 namespace lockstep {
 
@@ -65,9 +69,17 @@ class StepGraph {
   /// Called while a step is recorded (elsewhere it does nothing): `unchanged` tells before each
   /// replay whether the recording still holds.
   static void depends_on(std::function<bool()> unchanged);
+  /// The same for what `owner` refers to: when that has ended, it is not asked, and has changed.
+  static void depends_on(Lifetime::Ref owner, std::function<bool()> unchanged) {
+    depends_on([owner = std::move(owner), unchanged = std::move(unchanged)] {
+      const auto living = owner.lock();
+      return living && unchanged();
+    });
+  }
   /// Whether the thread records, and this is the first call with this key in this recording.
   static bool first_time(const void* key);
-  /// Called while a step is recorded: `check` is called when its function has ended, and may throw.
+  /// Called while a step is recorded: `check` is called when its function has ended, also by an
+  /// exception, and may throw. All are called; the first exception is thrown.
   static void at_end(std::function<void()> check);
   /// Whether the calling thread is recording a step.
   static bool recording();

@@ -15,8 +15,11 @@ class Lifetime {
   using Ref = std::weak_ptr<const void>;
 
   Lifetime() = default;
-  Lifetime(const Lifetime&) {}                            ///< of another object
-  Lifetime& operator=(const Lifetime&) { return *this; }  // NOLINT: nothing is assigned
+  Lifetime(const Lifetime&) {}                  ///< of another object
+  Lifetime& operator=(const Lifetime& other) {  ///< another object from now on
+    if (this != &other) lives_ = std::make_shared<char>();
+    return *this;
+  }
   ~Lifetime() = default;
 
   Ref ref() const { return lives_; }

@@ -36,9 +36,7 @@ bool Reducer::can_defer() const {
 
 void Reducer::commit_unread() {
   if (recording_)
-    StepGraph::depends_on([this, life = std::weak_ptr(paused_)] {
-      check<StateError>(!life.expired(),
-                        "[step graph] the DistributedDataParallel of the recorded step has ended");
+    StepGraph::depends_on(paused_, [this] {
       check_before_replay();
       return true;
     });
@@ -71,16 +69,18 @@ void Reducer::settle() {
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
 }
 
-// The last backward's metadata. Whatever becomes of it, the collective that brings it must not
-// outlive its memory.
+// The last backward's metadata, and what the last replays have left. Whatever becomes of it, the
+// collective that brings the metadata must not outlive its memory.
 Reducer::~Reducer() {
-  if (!deferred_ || world_.ended() || birth_.forked_since()) return;
+  if (world_.ended() || birth_.forked_since()) return;
   const bool unwinding = birth_.unwinding();
   try {
-    if (unwinding)
-      buckets_.all().back().work.finish();
-    else
+    if (unwinding) {
+      if (deferred_) buckets_.all().back().work.finish();
+    } else {
       settle();
+      if (replicas_.saw_nonfinite_in_last_replays()) nonfinite_.check_at_end("step graph");
+    }
   } catch (const CommError&) {  // the world is broken, which all ranks know
   } catch (...) {
     if (!unwinding) leave_error(communicator_.membership().thread);

@@ -1,5 +1,7 @@
 #include "lockstep/dist/gpu/device_communicator.h"
 
+#include <utility>
+
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/gpu/stream_slice.h"
 #include "lockstep/dist/rendezvous/running_time.h"
@@ -217,13 +219,20 @@ void DeviceCommunicator::relax(unsigned round, std::string_view what) {
   }
 }
 
-// The time that this rank's kernels take does not count: a call is finished, within its timeout,
-// when the stream has come to it.
+// The time that this rank's kernels take does not count: a call is waited for when the stream has
+// come to it. What the host waits for may not need the call, or its headers: other ranks may even
+// wait for this one before they send theirs (a host collective within backward, behind a bucket
+// that has been launched). So the call itself is finished, which names the rank that does not come,
+// only after half of the timeout.
 void DeviceCommunicator::wait_beside(const std::function<bool()>& done) {
+  RunningTime waited;
+  std::uint64_t first = released_;
   for (unsigned round = 0; !done(); ++round) {
     check_health();
     release_ended();
-    if (released_ < next_ && call(released_).ready->done())
+    const bool reached = released_ < next_ && call(released_).ready->done();
+    if (!reached || std::exchange(first, released_) != released_) waited.restart();
+    if (reached && waited.look(now()) > host_->timeout() / 2)
       finish(released_, {});
     else
       relax(round, "stream");

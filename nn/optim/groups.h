@@ -30,22 +30,22 @@ std::vector<Parameter> all_of(const std::vector<Group<T>>& groups) {
 
 /// A step that is being recorded (core/gpu/graph.h) holds while the options are as they are now.
 template <class Options>
-void depends_on_options(const std::vector<Group<Options>>& groups) {
+void depends_on_options(const Optimizer& optimizer, const std::vector<Group<Options>>& groups) {
   if (!StepGraph::recording()) return;
-  StepGraph::depends_on([&now = groups, then = groups] {
+  StepGraph::depends_on(optimizer.life(), [&now = groups, then = groups] {
     return std::ranges::equal(now, then, {}, &Group<Options>::options, &Group<Options>::options);
   });
 }
 
 /// And while the values lie where they lie now.
-inline void depends_on_memory(const std::vector<Parameter>& parameters) {
+inline void depends_on_memory(const Optimizer& optimizer) {
   if (!StepGraph::recording()) return;
-  const auto places = [&parameters] {
+  const auto places = [&optimizer] {
     std::vector<const void*> all;
-    for (const Parameter& parameter : parameters) all.push_back(parameter.value().raw());
+    for (const Parameter& parameter : optimizer.all()) all.push_back(parameter.value().raw());
     return all;
   };
-  StepGraph::depends_on([places, then = places()] { return places() == then; });
+  StepGraph::depends_on(optimizer.life(), [places, then = places()] { return places() == then; });
 }
 
 template <class Rule>
@@ -179,8 +179,8 @@ void Grouped<Rule>::check_options() const {
 
 template <class Rule>
 void Grouped<Rule>::update() {
-  depends_on_options(groups_);
-  depends_on_memory(all());
+  depends_on_options(*this, groups_);
+  depends_on_memory(*this);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, options] = groups_[k];
     auto& [members, states, items] = kept_[k];
@@ -197,7 +197,7 @@ void Grouped<Rule>::update() {
     Rule::step(items, options);
   }
   if (StepGraph::recording())
-    StepGraph::depends_on([this, then = places()] { return places() == then; });
+    StepGraph::depends_on(life(), [this, then = places()] { return places() == then; });
 }
 
 /// Of all that is kept.

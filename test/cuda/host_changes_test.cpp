@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/generator.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/optim/clip.h"
@@ -23,7 +24,8 @@ namespace host_changes {
 constexpr int steps = 14;
 
 struct Program {
-  nn::Sequential model;
+  nn::Sequential model, teacher;
+  Tensor added = Tensor::full({6}, 0.25, DType::f32, test_device());
   std::unique_ptr<optim::SGD> optimizer;
   nn::StateDict first;  // of the optimizer, before its first step
   std::vector<float> losses;
@@ -119,6 +121,56 @@ TEST_CASE("recorded steps: an optimizer begins anew, or changes its options") {
   });
 }
 
+TEST_CASE("recorded steps: what the program replaces, whose memory others then write to") {
+  // The old memory is soon somebody else's.
+  std::vector<Tensor> others;
+  const auto write = [&] {
+    for (int k = 0; k < 40; ++k)
+      others.push_back(Tensor::full({6}, 1e30 + k, DType::f32, test_device()));
+  };
+  const auto new_teacher = [](int i) {
+    manual_seed(static_cast<std::uint64_t>(i));
+    nn::Sequential teacher;
+    teacher.append(nn::Linear(5, 3));
+    teacher.append(nn::Dropout(0.5));
+    teacher.to(test_device());
+    teacher.eval();
+    return teacher;
+  };
+  check_same(
+      [&](Program& p, int i) {
+        if (i % 6 == 0) p.teacher = new_teacher(i);
+        write();
+      },
+      [](Program& p, const data::Batch& batch) {
+        Tape tape;
+        const Tensor loss = mse(p.model(batch.x), p.teacher(batch.x).detach());
+        tape.backward(loss, batch.weight);
+        p.optimizer->step();
+        p.optimizer->zero_grad();
+        return loss.detach();
+      });
+  check_same([&](Program& p, int i) {
+    if (i == 7)
+      p.optimizer = std::make_unique<optim::SGD>(p.model.parameters(),
+                                                 optim::SGD::Options{.lr = 0.05, .momentum = 0.5});
+    write();
+  });
+  // A tensor of the program's own stays as it was recorded.
+  const auto add = [](Program& p, const data::Batch& batch) {
+    return sum(mul(batch.x, p.added.slice(0, 5)));
+  };
+  const auto keep = [&](Program&, int) { write(); };
+  const auto replace = [&](Program& p, int i) {
+    if (i == 7) p.added = Tensor::full({6}, 8, DType::f32, test_device());
+    write();
+  };
+  if (on_cpu()) return;
+  Program kept, replaced;
+  CHECK(replaced.run(true, replace, add, [](Program&) {}) ==
+        kept.run(false, keep, add, [](Program&) {}));
+}
+
 TEST_CASE("recorded steps: the optimizer's step outside of the recording") {
   // The gradient that the last step has left is there when the next begins.
   check_same([](Program&, int) {},
@@ -139,4 +191,29 @@ TEST_CASE("recorded steps: the optimizer's step outside of the recording") {
   CHECK_THROWS_WITH_AS(leaves(Program::batch(1)),
                        doctest::Contains("has a gradient, which its replays would not do"),
                        StateError);
+}
+
+TEST_CASE("recorded steps: a recording that fails leaves all gradients as they were") {
+  if (on_cpu()) return;
+  const auto ones = [] { return Tensor::full({3}, 1, DType::f32, test_device()); };
+  const Parameter a(ones(), "a"), b(ones(), "b");
+  for (const bool waits : {false, true}) {
+    CAPTURE(waits);
+    StepGraph graph(
+        [&] {
+          Tape tape;
+          const Tensor loss = sum(add(mul(a, a), mul(b, b)));
+          tape.backward(loss);
+          if (waits && StepGraph::recording()) (void)loss.item();
+        },
+        test_device());
+    (void)graph();
+    for (const Parameter& parameter : {a, b}) parameter.zero_grad();
+    if (waits)
+      CHECK_THROWS_AS(graph(), StateError);
+    else
+      CHECK_THROWS_WITH_AS(
+          graph(), doctest::Contains("has a gradient, which its replays would not do"), StateError);
+    for (const Parameter& parameter : {a, b}) CHECK_FALSE(parameter.gradient().defined());
+  }
 }

@@ -166,6 +166,16 @@ void check_recipe(const Recipe& recipe, bool as_ranks = true) {
 
 }  // namespace
 
+// The host reads the sums while a bucket is under way, which the others may not have looked at.
+TEST_CASE("lanes: sums that ranks exchange in backward, behind a bucket that has been launched") {
+  const auto model = [] {
+    return nn::Sequential{nn::Linear(12, 16), nn::BatchNorm(16), nn::ReLU(),      nn::Linear(16, 8),
+                          nn::BatchNorm(8),   nn::ReLU(),        nn::Linear(8, 5)};
+  };
+  const Recipe recipe{.model = model, .loss = classified, .bucket_cap_mb = 0.0005};
+  CHECK(with_lanes(recipe, 3, {.timeout = dist::Seconds(10)}) == with_lanes(recipe, 1));
+}
+
 TEST_SUITE_BEGIN("not-late");  // about ranks
 
 TEST_CASE("lanes: an MLP, on 1 to 8 ranks and with a rank for each lane") {

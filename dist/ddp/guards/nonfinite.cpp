@@ -68,6 +68,13 @@ void NonFiniteCheck::check_parameters(std::string_view operation, bool known) {
         fmt::format("[{}] {}", operation, describe_parameter(found_.parameter, found_.element)));
 }
 
+void NonFiniteCheck::check_at_end(std::string_view operation) {
+  found_ = {};
+  look_in_parameters();
+  if (found_.parameter >= 0)
+    fail<StateError>("[{}] {}", operation, describe_parameter(found_.parameter, found_.element));
+}
+
 std::string NonFiniteCheck::describe_parameter(int parameter, std::int64_t element) const {
   return fmt::format(
       "element {} of {} has become infinite or NaN: a learning rate that is too large, or data "

@@ -35,6 +35,8 @@ class NonFiniteCheck final : public StepGuard {
   /// Throws StateError on all ranks if a parameter holds such a number. Collective: all have taken
   /// the same steps. `known`: only where a step has seen one.
   void check_parameters(std::string_view operation, bool known);
+  /// The same at the end, on this rank alone: others may have ended.
+  void check_at_end(std::string_view operation);
   /// Why all ranks stop: what the rank `rank` has told in `metadata`.
   Problem describe(const StepMetadata& metadata, int rank) const;
 

@@ -200,7 +200,7 @@ std::uint64_t ReplicaCheck::sum() {
   nonfinite_ = 0;
   for (Sum& sum : sums_) {
     if (sum.ready) {  // what the current stream was given since then is not waited for
-      if (world_.ended())
+      if (world_.ended() || ranks_ == 1)
         sum.ready->synchronize();
       else
         communicator_.wait_for(*sum.ready, "replicas");
@@ -220,6 +220,13 @@ bool ReplicaCheck::differ_before_replay() {
   const std::uint64_t sum = this->sum();
   if (!compares_) return false;
   return !differences(gather_text(communicator_, fmt::format("{:x}", sum), "replicas")).empty();
+}
+
+bool ReplicaCheck::saw_nonfinite_in_last_replays() {
+  if (!watches_ || replays_ == 0) return false;
+  record_events();
+  (void)sum();
+  return saw_nonfinite();
 }
 
 std::vector<ReplicaCheck::Compared> ReplicaCheck::tensors() const {

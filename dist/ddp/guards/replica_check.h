@@ -81,6 +81,9 @@ class ReplicaCheck final : public StepGuard {
   /// Before each replay of a recorded step. Collective at every 64th, which waits for the GPU: true
   /// if the ranks' sums differ.
   bool differ_before_replay();
+  /// If it watches: whether a replay has left a parameter infinite or NaN. Waits for the
+  /// GPU, and not for others.
+  bool saw_nonfinite_in_last_replays();
 
   /// Collective: compares all parameters and all state now, bit by bit, and says which tensor is
   /// the first that differs, at which index, on which ranks, and which others do. Empty if none
