@@ -77,7 +77,7 @@ TEST_CASE("GPU DDP: plain steps between replays, and a step recorded anew behind
 }
 
 TEST_CASE("GPU DDP: a number that is not finite in the last replay is told at the end") {
-  for (const int replays : {5, 64}) {
+  for (const int replays : {4, 65}) {  // the look before the 64th sees 63
     const auto train = [replays](World& world) {
       const Device device{*gpu::kind(), 0};
       const Tensor x = Tensor::full({4}, 1, DType::f32, device);
