@@ -48,15 +48,20 @@ struct Launchers {
 
 std::vector<std::string> shell(const std::string& script) { return {"sh", "-c", script}; }
 
-/// The process of that rank.
-pid_t rank_of(const Process& node, int rank) {
+/// The process of that rank, 0 where it has not begun.
+pid_t find_rank(const Process& node, int rank) {
   for (const pid_t process : node.family()) {
     std::ifstream file(fmt::format("/proc/{}/environ", process));
     const std::string environment = '\0' + std::string{std::istreambuf_iterator<char>(file), {}};
     if (contains(environment, '\0' + fmt::format("RANK={}", rank) + '\0')) return process;
   }
-  FAIL("there is no rank ", rank);
   return 0;
+}
+
+pid_t rank_of(const Process& node, int rank) {
+  const pid_t process = find_rank(node, rank);
+  if (process == 0) FAIL("there is no rank ", rank);
+  return process;
 }
 
 /// The inodes of sockets that listen for TCP on this machine.
@@ -104,8 +109,12 @@ TEST_CASE("nodes: nobody listens once all are there, and nothing is left of a jo
   const std::set<std::string> memory_before = ours_in("/dev/shm");
   Launchers waiting({1, 1},
                     shell("[ $RANK = 0 ] || exec sleep 1000; exec " + endless_training()[0]));
-  for (int k = 0; k < 3000 && listening(waiting.nodes[0]->family()) == 0; ++k) usleep(10000);
-  CHECK(listening(waiting.nodes[0]->family()) > 0);  // the control: rank 0 waits for rank 1
+  // The control: rank 0 waits for rank 1. (The launchers listen, too, but end that before.)
+  const auto waits = [&](pid_t rank) { return rank != 0 && listening({rank}) > 0; };
+  bool rank_waits = false;
+  for (int k = 0; k < 3000 && !rank_waits; ++k, usleep(10000))
+    rank_waits = waits(find_rank(*waiting.nodes[0], 0));
+  CHECK(rank_waits);
   Launchers job({2, 1}, endless_training());
   wait_for_training(*job.nodes[0]);
   for (const auto& node : job.nodes) CHECK(listening(node->family()) == 0);
