@@ -29,8 +29,10 @@ struct Config {
   int devices = 8;                                   ///< LOCKSTEP_SIM_DEVICES, at least 1
   std::size_t device_bytes = std::size_t{16} << 30;  ///< LOCKSTEP_SIM_MEMORY, of each device
   /// 10 * major + minor. Which kernels are chosen may depend on it; clusters are refused below 90.
-  int capability = 80;       ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
-  bool peer_access = true;   ///< LOCKSTEP_SIM_PEER_ACCESS=yes|no: between different devices
+  int capability = 80;  ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
+  /// LOCKSTEP_SIM_PEER_ACCESS=yes|no|lost: between different devices. Lost: memory of a peer can be
+  /// mapped, but what is written there does not arrive, as behind a PCIe switch with ACS.
+  bool peer_access = true, peer_access_lost = false;
   int connections = 8;       ///< CUDA_DEVICE_MAX_CONNECTIONS, 1 to 32: hardware queues of a device
   bool lazy_loading = true;  ///< CUDA_MODULE_LOADING=LAZY|EAGER: a kernel is loaded when first used
   /// LOCKSTEP_SIM_CAUTIOUS=yes|no: as some drivers are said to do, new streams, pinned memory and

@@ -101,6 +101,8 @@ cuda_tests=(
   'recorded|DDP|40|GPU DDP: a recorded step*,GPU DDP: what one rank does*,trace: a replay*'
   'recorded|training|60|recorded steps*,GPU DDP: plain steps between*'
   "ranks|processes|40|$com all operations among processes"
+  'ranks|a late process|60|GPU ranks that are late: a rank*'
+  'ranks|a late thread|40|GPU ranks that are late: the same*'
   'ranks|processes that are killed|60|GPU teardown: the matrix,GPU teardown: a rank*'
   "ranks|threads|60|$com all operations among threads"
   "ranks|what is refused|30|$com what cannot be*,$com ranks that call different*"

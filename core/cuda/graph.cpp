@@ -75,6 +75,7 @@ void StepGraph::State::record() {
   cudaGraph_t graph{};
   call("step graph", "cudaStreamBeginCapture",
        cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
+  recording->begins();
   now_recorded = recording.get();
   std::exception_ptr error = error_of(step);
   for (const auto& check : recording->checks)
@@ -128,8 +129,13 @@ bool StepGraph::operator()() {
     state.record();
   }
   const auto native = static_cast<cudaStream_t>(stream.native());
-  const gpu::StreamSlice slice("recorded step", native);
-  call("step graph", "cudaGraphLaunch", cudaGraphLaunch(state.executable.get(), native));
+  call("step graph", "cudaSetDevice", cudaSetDevice(state.device.index));
+  state.stream->replays.wait_for_room();
+  {
+    const gpu::StreamSlice slice("recorded step", native);
+    call("step graph", "cudaGraphLaunch", cudaGraphLaunch(state.executable.get(), native));
+  }
+  state.stream->replays.launched(native);
   return true;
 }
 

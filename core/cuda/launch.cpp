@@ -77,24 +77,25 @@ namespace {
 
 thread_local std::vector<std::weak_ptr<gpu::HostWait>> waits;
 
+}  // namespace
+
 // Not within itself: it may read on the host, too.
-void wait_as_asked(cudaStream_t stream) {
-  if (current_recording()) return;
+bool wait_as_asked(const std::function<bool()>& done) {
+  if (current_recording()) return false;
   while (!waits.empty() && waits.back().expired()) waits.pop_back();
-  if (waits.empty()) return;
+  if (waits.empty()) return false;
   const auto wait = waits.back().lock();
   std::vector<std::weak_ptr<gpu::HostWait>> outside;
   std::swap(waits, outside);
   try {
-    (*wait)([stream] { return cudaStreamQuery(stream) != cudaErrorNotReady; });
+    (*wait)(done);
   } catch (...) {
     std::swap(waits, outside);
     throw;
   }
   std::swap(waits, outside);
+  return true;
 }
-
-}  // namespace
 
 void wait(std::string_view operation, const Stream::State& stream) {
   check<StateError>(!current_recording(),
@@ -102,8 +103,9 @@ void wait(std::string_view operation, const Stream::State& stream) {
                     "to_vector, a copy to the cpu, GradScaler::step, SyncBatchNorm): return the "
                     "tensor, and read it after the step",
                     operation);
-  wait_as_asked(stream.stream.get());
-  call(operation, "cudaStreamSynchronize", cudaStreamSynchronize(stream.stream.get()));
+  const cudaStream_t native = stream.stream.get();
+  wait_as_asked([native] { return cudaStreamQuery(native) != cudaErrorNotReady; });
+  call(operation, "cudaStreamSynchronize", cudaStreamSynchronize(native));
   recent.count = 0;
   throw_faults(*stream.faults.get());
 }

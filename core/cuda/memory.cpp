@@ -43,16 +43,12 @@ void* allocate(std::size_t bytes, const Stream& stream) {
   const cudaError_t error = cudaMallocAsync(&data, bytes, state.stream.get());
   if (error != cudaSuccess)
     cuda::failed("allocate", fmt::format("{} bytes on {}", bytes, state.device.to_string()), error);
-  if (cuda::Recording* recording = cuda::current_recording()) recording->made.push_back(data);
+  if (cuda::Recording* recording = cuda::current_recording()) cuda::note_made(*recording, data);
   return data;
 }
 
 void release(void* data, const Stream& stream) noexcept {
   if (!data) return;
-  // CUDA refuses to release in a graph what the graph did not allocate.
-  if (cuda::Recording* recording = cuda::current_recording();
-      recording && std::erase(recording->made, data) == 0)
-    note_use(data);
   if (cuda::keep_for_recording(data, stream)) return;
   // Nothing can be done about an error here; a sticky one shows at the next call.
   (void)cudaFreeAsync(data, stream.state().stream.get());
@@ -66,7 +62,9 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
                     "[copy] from the cpu in a step that is being recorded: every replay would read "
                     "that memory again");
   const Device device = on_cpu(to_device) ? from_device : to_device;
-  if (cuda::ranks_are_threads && (on_cpu(to_device) || on_cpu(from_device)))
+  // The driver waits for the stream when it copies into memory that is not page-locked; it knows
+  // nothing of ranks that do not come. A copy from such memory it may do so, too.
+  if (on_cpu(to_device) || (cuda::ranks_are_threads && on_cpu(from_device)))
     cuda::wait("copy", Stream::current(device).state());
   {
     const cudaStream_t stream = queue_of(device).stream;

@@ -21,9 +21,18 @@ Living& living() {
   return *all;
 }
 
+/// The number of the capture that the stream is in; 0: none.
+unsigned long long capture_on(cudaStream_t stream) {
+  cudaStreamCaptureStatus status{};
+  unsigned long long number = 0;
+  const cudaError_t answer = cudaStreamGetCaptureInfo(stream, &status, &number);
+  return answer == cudaSuccess && status == cudaStreamCaptureStatusActive ? number : 0;
+}
+
 // Errors are those of a destructor: nothing can be done about them.
 void wait_for_replays(const Stream::State& replays, cudaStream_t stream) {
   cudaEvent_t ended{};
+  if (cudaSetDevice(replays.device.index) != cudaSuccess) return;
   if (cudaEventCreateWithFlags(&ended, cudaEventDisableTiming) != cudaSuccess) return;
   (void)cudaEventRecord(ended, replays.stream.get());
   (void)cudaStreamWaitEvent(stream, ended, 0);
@@ -40,6 +49,8 @@ Recording::Recording(std::shared_ptr<Stream::State> on) : stream(std::move(on)) 
   living().any = true;
 }
 
+void Recording::begins() { capture = capture_on(stream->stream.get()); }
+
 Recording::~Recording() {
   {
     const std::lock_guard lock(living().mutex);
@@ -54,10 +65,20 @@ Recording::~Recording() {
   }
 }
 
+void note_made(Recording& recording, void* memory) {
+  const std::lock_guard lock(living().mutex);
+  recording.made.push_back(memory);
+}
+
 bool keep_for_recording(void* memory, const Stream& owner) {
   if (!living().any) return false;
+  const unsigned long long capture = capture_on(owner.state().stream.get());
   const std::lock_guard lock(living().mutex);
-  const auto uses = [memory](const Recording* it) { return it->used.contains(memory); };
+  const auto uses = [&](Recording* it) {
+    if (std::erase(it->made, memory) > 0) return false;
+    return it->used.contains(memory) || it == current_recording() ||
+           (capture != 0 && it->capture == capture);
+  };
   const auto user = std::ranges::find_if(living().recordings, uses);
   if (user == living().recordings.end()) return false;
   (*user)->kept.emplace_back(memory, owner);
@@ -68,9 +89,9 @@ bool keep_for_recording(void* memory, const Stream& owner) {
 
 void gpu::note_use(const void* memory) {
   cuda::Recording* const recording = cuda::current_recording();
-  if (!recording || std::ranges::count(recording->made, memory) > 0) return;
+  if (!recording) return;
   const std::lock_guard lock(living().mutex);
-  recording->used.insert(memory);
+  if (std::ranges::count(recording->made, memory) == 0) recording->used.insert(memory);
 }
 
 }  // namespace lockstep

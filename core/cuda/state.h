@@ -12,6 +12,7 @@
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/cuda/replays.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/cuda/stream_pool.h"
 
@@ -26,6 +27,7 @@ struct Stream::State {
   StreamUse use = StreamUse::computing;
   cuda::StreamHandle stream;
   cuda::Handle<cuda::Faults*, cuda::keep_faults> faults;  // kernels write, the host reads
+  cuda::ReplaysOnStream replays;
 
   State() = default;
   ~State() {  // kernels under way may still write to `faults`
@@ -51,18 +53,24 @@ struct Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
+  void begins();  ///< The stream captures from now on.
+
   std::shared_ptr<Stream::State> stream;
   std::vector<std::function<bool()>> conditions;
   std::vector<std::function<void()>> checks;  ///< when its function has ended
   std::set<const void*> seen;                 ///< StepGraph::first_time
+  unsigned long long capture = 0;             ///< CUDA's number of the capture that records it
   std::vector<void*> made;     ///< memory that the recording allocates, and has not released yet
   std::set<const void*> used;  ///< memory from before that it reads or writes
-  /// Of that, what all others have released, and the stream that it belongs to.
+  /// Memory from before that all others have released, and the stream that it belongs to.
   std::vector<std::pair<void*, Stream>> kept;
 };
 /// Null while none is recorded.
 Recording* current_recording();
-/// Memory that is released: whether a recording still uses it, and keeps it from now on.
+void note_made(Recording& recording, void* memory);
+/// Memory that is released: whether a recording keeps it from now on. It does so if it uses the
+/// memory; and if it is being recorded, by the calling thread or on the owner: in a graph CUDA
+/// releases only what the graph has allocated.
 bool keep_for_recording(void* memory, const Stream& owner);
 
 /// Whether gpu::prepare_for_threads() was called.
@@ -70,6 +78,8 @@ inline std::atomic<bool> ranks_are_threads = false;
 
 /// Waits for the stream and throws what went wrong since the last wait.
 void wait(std::string_view operation, const Stream::State& stream);
+/// Waits until `done` as HostWait asks (core/gpu/host_wait.h). False: nobody asks.
+bool wait_as_asked(const std::function<bool()>& done);
 
 }  // namespace cuda
 }  // namespace lockstep

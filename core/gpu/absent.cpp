@@ -4,6 +4,7 @@
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/gpu/host_wait.h"
+#include "lockstep/core/gpu/replays.h"
 #include "lockstep/core/gpu/stream_slice.h"
 
 namespace lockstep {
@@ -80,6 +81,7 @@ Facts facts() {
 }
 std::optional<Memory> memory(int) { return {}; }
 void wait_by(const std::shared_ptr<HostWait>&) {}
+Replays replays_on(const Stream&) { return {}; }
 Storage allocate_pinned(std::size_t bytes) { return Storage::allocate(bytes); }
 StreamSlice::StreamSlice(std::string_view, void*) : noted_(false) {}
 StreamSlice::~StreamSlice() { (void)noted_; }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/gpu/replays.h"
 #include "lockstep/core/gpu/stream_slice.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 #include "lockstep/kernels/matmul.h"
@@ -220,20 +221,30 @@ void DeviceCommunicator::relax(unsigned round, std::string_view what) {
 }
 
 // The time that this rank's kernels take does not count: a call is waited for when the stream has
-// come to it. What the host waits for may not need the call, or its headers: other ranks may even
-// wait for this one before they send theirs (a host collective within backward, behind a bucket
-// that has been launched). So the call itself is finished, which names the rank that does not come,
-// only after half of the timeout.
+// come to it. (Of a recorded step it does: nobody tells where in it the stream is.) What the host
+// waits for may not need the call, or its headers: other ranks may even wait for this one before
+// they send theirs (a host collective within backward, behind a bucket that has been launched). So
+// the call itself is finished, which names the rank that does not come, only after half of the
+// timeout.
 void DeviceCommunicator::wait_beside(const std::function<bool()>& done) {
   RunningTime waited;
-  std::uint64_t first = released_;
+  std::pair<std::uint64_t, std::uint64_t> last;
   for (unsigned round = 0; !done(); ++round) {
     check_health();
     release_ended();
+    // A recorded step may call another communicator than this one.
+    const gpu::Replays replays = gpu::replays_on(replays_.value_or(Stream::current(device_)));
     const bool reached = released_ < next_ && call(released_).ready->done();
-    if (!reached || std::exchange(first, released_) != released_) waited.restart();
-    if (reached && waited.look(now()) > host_->timeout() / 2)
+    const std::pair ended(released_, replays.ended);
+    if ((!reached && replays.under_way == 0) || std::exchange(last, ended) != ended)
+      waited.restart();
+    const Seconds time = waited.look(now());
+    if (reached && time > host_->timeout() / 2)
       finish(released_, {});
+    else if (replays.under_way > 0 && time > host_->timeout())
+      give_up<CommError>(fmt::format(
+          "[recorded step] rank {}: a replay has not ended after {:g} s; {}", rank(),
+          host_->timeout().count(), missing_rank("which rank does not replay it is not known")));
     else
       relax(round, "stream");
   }
@@ -261,7 +272,7 @@ void DeviceCommunicator::break_by(std::exception_ptr failure, std::string_view r
 
 // Asks the transport for bytes that no call needs any more: its error names the missing rank. Over
 // TCP it needs 0.2 s to tell a rank that was killed from one that has given up.
-std::string DeviceCommunicator::missing_rank() {
+std::string DeviceCommunicator::missing_rank(std::string_view else_say) {
   Transport& transport = host_->transport();
   std::byte unwanted{};
   try {
@@ -271,7 +282,7 @@ std::string DeviceCommunicator::missing_rank() {
   } catch (const PeerError& error) {
     return error.what();
   }
-  return "all ranks have called it";
+  return std::string(else_say);
 }
 
 void DeviceCommunicator::abort(std::string_view reason) noexcept {

@@ -99,7 +99,7 @@ class DeviceCommunicator final : public Communicator {
   /// Breaks this communicator by its first failure: tells the other ranks and releases the streams.
   void break_by(std::exception_ptr failure, std::string_view reason) noexcept;
   /// Which rank is gone, when this communicator cannot be used any more.
-  std::string missing_rank();
+  std::string missing_rank(std::string_view else_say = "all ranks have called it");
 
   std::unique_ptr<HostCommunicator> host_;
   EngineKind kind_;

@@ -43,7 +43,9 @@ Flags::Flags(int purposes, Device device, HostCommunicator& host)
       size_(host.size()),
       purposes_(purposes),
       wait_flags_(wait_flags(device)),
-      memory_(share_device_memory(index(size_ * purposes) * sizeof(std::uint32_t), device, host)) {}
+      memory_(share_device_memory(index(size_ * purposes) * sizeof(std::uint32_t), device, host)) {
+  check_reach(memory_, host);
+}
 
 CUdeviceptr Flags::flag(int at, int of, int purpose) const {
   const auto number = static_cast<std::size_t>(of * purposes_ + purpose);

@@ -39,8 +39,8 @@ bool one_machine(const HostCommunicator& host) {
 }
 
 // We do not ask the driver whether GPUs can reach each other's memory. All ranks try it at the same
-// time, because a container or a PCIe switch may forbid what the driver reports. It fails on all
-// ranks or on none.
+// time, with a value for each peer, because a container or a PCIe switch may forbid what the driver
+// reports. It fails on all ranks or on none.
 std::unique_ptr<DeviceEngine> ipc_if_possible(Algorithm algorithm, Device device,
                                               HostCommunicator& host) {
   if (!one_machine(host) || host.size() > most_reduced) return nullptr;

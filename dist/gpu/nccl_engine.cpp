@@ -13,6 +13,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -39,6 +40,16 @@ void wait_for_kernels(Device device, Seconds patience) noexcept {
   }
 }
 
+// What NCCL is to do, unless the user has said something else (setenv does not overwrite). Once.
+bool choose_settings() {
+  // Sums inside an NVSwitch need not have the same bits each time (NCCL's maintainers in
+  // github.com/NVIDIA/nccl, issue 1497); here the same run gives the same bits.
+  (void)::setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
+  // Communicators that share a GPU (a world, its groups) use it in the order of the host's calls.
+  (void)::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  return true;
+}
+
 /// Of elements that NCCL adds; what it only moves are bytes to it.
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -59,9 +70,7 @@ class NcclEngine final : public DeviceEngine {
   Storage allocate(std::size_t bytes) override;
   void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override;
-  void abort(const Stream&) noexcept override {
-    if (comm_) (void)ncclCommAbort(std::exchange(comm_, nullptr));
-  }
+  void abort(const Stream&) noexcept override;
 
  private:
   void call(std::string_view function, ncclResult_t result, std::optional<Seconds> limit = {});
@@ -86,6 +95,7 @@ class NcclEngine final : public DeviceEngine {
 NcclEngine::NcclEngine(EngineKind kind, Device device, HostCommunicator& host)
     : host_(host), kind_(kind), device_(device), rank_(host.rank()), size_(host.size()) {
   cuda::call("nccl", "cudaSetDevice", cudaSetDevice(device.index));
+  [[maybe_unused]] static const bool chosen = choose_settings();
   ncclUniqueId id{};
   if (rank_ == 0) call("ncclGetUniqueId", ncclGetUniqueId(&id));
   const std::string text =
@@ -112,6 +122,19 @@ NcclEngine::~NcclEngine() {
     (void)ncclCommDestroy(std::exchange(comm_, nullptr));
   } catch (const CommError&) {
     abort(Stream::current(device_));
+  }
+}
+
+// NCCL ends its kernels at once. But then it waits until no recorded step with a call of this
+// communicator is left (commDestroySync in NCCL's src/init.cc), and those may belong to this very
+// thread, which is to go on and say what has failed. So another thread waits for that.
+void NcclEngine::abort(const Stream&) noexcept {
+  if (!comm_) return;
+  const ncclComm_t comm = std::exchange(comm_, nullptr);
+  try {
+    std::thread([comm] { (void)ncclCommAbort(comm); }).detach();
+  } catch (const std::system_error&) {
+    (void)ncclCommAbort(comm);  // no thread can be made
   }
 }
 
@@ -191,14 +214,17 @@ void NcclEngine::all_reduce(const Tensor& data, cudaStream_t stream) {
 void NcclEngine::exchange(const PeerBytes& to_peer, const PeerBytes& from_peer,
                           cudaStream_t stream) {
   call("ncclGroupStart", ncclGroupStart());
-  for (int r = 0; r < size_; ++r) {
+  ncclResult_t failed = ncclSuccess;  // a group that has begun is ended, whatever happens in it
+  for (int r = 0; r < size_ && failed == ncclSuccess; ++r) {
     if (r == rank_) continue;
     if (const std::span<std::byte> out = to_peer(r); !out.empty())
-      call("ncclSend", ncclSend(out.data(), out.size(), ncclUint8, r, comm_, stream));
-    if (const std::span<std::byte> in = from_peer(r); !in.empty())
-      call("ncclRecv", ncclRecv(in.data(), in.size(), ncclUint8, r, comm_, stream));
+      failed = ncclSend(out.data(), out.size(), ncclUint8, r, comm_, stream);
+    if (const std::span<std::byte> in = from_peer(r); !in.empty() && failed == ncclSuccess)
+      failed = ncclRecv(in.data(), in.size(), ncclUint8, r, comm_, stream);
   }
-  call("ncclGroupEnd", ncclGroupEnd());
+  const ncclResult_t ended = ncclGroupEnd();
+  call("ncclSend or ncclRecv", failed);
+  call("ncclGroupEnd", ended);
 }
 
 // target := the tree sum of this rank's part of every rank's buffer

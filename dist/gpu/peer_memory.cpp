@@ -213,6 +213,39 @@ void zero_memory(void* data, std::size_t bytes) {
   call("allocate", "cudaStreamSynchronize", cudaStreamSynchronize(stream.get()));
 }
 
+void check_reach(const SharedRegion& region, HostCommunicator& host) {
+  const int rank = host.rank(), size = host.size();
+  if (size == 1) return;
+  const cuda::StreamHandle stream = cuda::take_stream("ipc");
+  const auto copy = [&](void* to, const void* from, std::size_t bytes) {
+    call("ipc", "cudaMemcpyAsync",
+         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()));
+    call("ipc", "cudaStreamSynchronize", cudaStreamSynchronize(stream.get()));
+  };
+  // Value r of each rank's region is rank r's to write.
+  const auto value = [&](int at, int of) {
+    return region.base[index(at)] + index(of) * sizeof(std::uint32_t);
+  };
+  const auto mark = [](int of) { return 0x5eed0000u + static_cast<std::uint32_t>(of); };
+  take_together<ReachError>(host, [&] {
+    const std::uint32_t mine = mark(rank);
+    for (int r = 0; r < size; ++r) copy(value(r, rank), &mine, sizeof mine);
+  });
+  take_together<ReachError>(host, [&] {
+    for (int r = 0; r < size; ++r) {
+      std::uint32_t arrived = 0, read = 0;
+      copy(&arrived, value(rank, r), sizeof arrived);
+      copy(&read, value(r, r), sizeof read);
+      check<ReachError>(arrived == mark(r) && read == mark(r),
+                        "the memory of rank {}'s GPU can be mapped, but not {}: a PCIe switch "
+                        "(ACS) or the IOMMU may forbid it; use NCCL",
+                        r, read == mark(r) ? "written by that rank" : "read");
+    }
+  });
+  zero_memory(region.base[index(rank)], index(size) * sizeof(std::uint32_t));
+  host.barrier("flags are zero").wait();
+}
+
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   std::shared_ptr<OwnMemory> own;
   take_together<DeviceError>(host, [&] {

@@ -23,6 +23,13 @@ struct ReachError : DeviceError {
 /// share a GPU, and kernels are loaded when they are first launched.
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
 
+/// Whether what each rank writes into a region of its peers arrives there, and what it reads is
+/// theirs: memory that can be mapped need not be reached (PCIe's access control, IOMMU). The region
+/// has room for a 32-bit value of each rank, and is zero before and after.
+///
+/// Collective; blocks. Throws ReachError on all ranks if it does not.
+void check_reach(const SharedRegion& region, HostCommunicator& host);
+
 /// Zeroes memory of the current device, and waits for that alone: on a separate stream, because the
 /// device's other streams may wait for ranks that wait for this one.
 void zero_memory(void* data, std::size_t bytes);

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -132,6 +134,21 @@ ncclResult_t begin(Runtime& runtime, const CommunicatorPointer& comm, ncclComm_t
   return wait_until_joined(runtime, handle);
 }
 
+/// As commDestroySync of NCCL does (src/init.cc), also for a communicator that is aborted: it polls
+/// until the last graph with one of its operations has been destroyed.
+void wait_for_graphs(Runtime& runtime, const Communicator& comm, const char* call) {
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  bool said = false;
+  runtime.wait_until([&] {
+    if (in_graphs(comm) && std::chrono::steady_clock::now() > late && !std::exchange(said, true))
+      std::fprintf(stderr,
+                   "simulated NCCL: %s waits: a graph has an operation of the communicator, and "
+                   "NCCL waits until that graph is destroyed\n",
+                   call);
+    return !in_graphs(comm);
+  });
+}
+
 struct UniqueId {
   std::uint64_t mark;
   SharedName name;
@@ -167,7 +184,8 @@ ncclResult_t progress(Runtime&, const CommunicatorPointer& comm) {
   }
   std::erase_if(comm->splits, [](const MarkPointer& told) { return told->done; });
   if (!comm->splits.empty()) return ncclInProgress;
-  const bool quiet = comm->running.empty() && comm->segment->table().finalized == comm->size;
+  const bool quiet =
+      comm->running.empty() && !in_graphs(*comm) && comm->segment->table().finalized == comm->size;
   return comm->finalized && !quiet ? ncclInProgress : ncclSuccess;
 }
 
@@ -332,6 +350,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
     const CommunicatorPointer comm = find(handle);
     if (comm->first_operation) std::exchange(comm->first_operation, nullptr)();
     runtime.wait_until([&] { return comm->running.empty() || comm->aborted; });
+    wait_for_graphs(runtime, *comm, "ncclCommDestroy");
     comm->destroyed = true;
     take_back(handle);
     return ncclSuccess;
@@ -346,6 +365,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
     comm->first_operation = nullptr;
     take_back(handle);
     runtime.run_all_that_can();  // what waited for other ranks ends
+    wait_for_graphs(runtime, *comm, "ncclCommAbort");
     return ncclSuccess;
   });
 }

@@ -75,8 +75,12 @@ struct Communicator {
 
   std::uint64_t calls = 0;         ///< of operations, for failures on order
   std::list<const void*> running;  ///< operations, in the order in which the host issued them
+  /// Graphs with operations of this communicator hold copies.
+  std::shared_ptr<int> in_graph = std::make_shared<int>();
   std::vector<std::unique_ptr<char>> registered;  ///< handles of ncclCommRegister
 };
+
+inline bool in_graphs(const Communicator& comm) { return comm.in_graph.use_count() > 1; }
 
 /// What ncclCommGetAsyncError says; makes what progress there can be.
 ncclResult_t progress(Runtime& runtime, const CommunicatorPointer& comm);

@@ -310,8 +310,9 @@ Run begin_calls(const CommunicatorPointer& comm, const std::vector<NcclCall>& ca
 
 void submit_calls(Runtime& runtime, Stream& stream, const CommunicatorPointer& comm,
                   std::vector<NcclCall> calls) {
+  const std::shared_ptr<int> held = stream.capture ? comm->in_graph : nullptr;
   submit_run(runtime, stream, cudaGraphNodeTypeKernel,
-             [comm, calls = std::move(calls)] { return begin_calls(comm, calls); });
+             [comm, held, calls = std::move(calls)] { return begin_calls(comm, calls); });
 }
 
 }  // namespace simt::detail

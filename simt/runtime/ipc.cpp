@@ -59,6 +59,8 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     std::optional<SharedFile> file = SharedFile::open(wanted.name);
     require(file.has_value(), cudaErrorMapBufferObjectFailed);
     const auto made = std::make_shared<Allocation>(std::move(*file), wanted.device, wanted.bytes);
+    if (wanted.device != Runtime::current_device() && runtime.config.peer_access_lost)
+      made->lose_what_is_written();
     runtime.allocations.emplace(reinterpret_cast<std::uintptr_t>(made->data), made);
     runtime.opened.push_back({wanted.name, made->data, 1});
     *data = made->data;

@@ -50,6 +50,11 @@ Allocation::Allocation(SharedFile opened, int device_, std::size_t bytes_)
   races::memory_begins(data, bytes);
 }
 
+void Allocation::lose_what_is_written() const {
+  ::mmap(data, SharedFile::whole_pages(bytes), PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
 Allocation::~Allocation() {
   races::memory_ends(data);
   if (source == Source::user) return;

@@ -76,9 +76,10 @@ Config config_from_environment() {
   });
   read("LOCKSTEP_SIM_MEMORY", "a number of bytes",
        [&](std::string_view text) { return number(text, config.device_bytes); });
-  read("LOCKSTEP_SIM_PEER_ACCESS", "yes or no", [&](std::string_view text) {
-    config.peer_access = text == "yes";
-    return text == "yes" || text == "no";
+  read("LOCKSTEP_SIM_PEER_ACCESS", "yes, no or lost", [&](std::string_view text) {
+    config.peer_access = text != "no";
+    config.peer_access_lost = text == "lost";
+    return text == "yes" || text == "no" || text == "lost";
   });
   read("LOCKSTEP_SIM_CAUTIOUS", "yes or no", [&](std::string_view text) {
     config.cautious = text == "yes";

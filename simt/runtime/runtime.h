@@ -84,6 +84,8 @@ struct Allocation {
   Allocation& operator=(const Allocation&) = delete;
 
   void fill_with_nan() const;
+  /// Opened memory: from now on this process sees a copy, and nobody else what it writes there.
+  void lose_what_is_written() const;
   /// Pages: from now on other processes can find it, where it is.
   SharedName share();
 

@@ -3,9 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <map>
-#include <thread>
 
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
@@ -213,50 +211,6 @@ TEST_CASE("GPU DDP: an exception that ends a training is not replaced by a defer
   };
   CHECK_THROWS_WITH_AS(run_threads(2, {.transport = "ipc"}, train), "the last page is missing",
                        DataError);
-}
-
-TEST_CASE("GPU DDP: what reads a result waits no longer for a rank than a collective does") {
-  for (const bool recorded : {false, true}) {
-    CAPTURE(recorded);
-    std::atomic<bool> called = false, failed = false;
-    std::string message;
-    const auto train = [&](World& world) {
-      const Device device{*gpu::kind(), 0};
-      const Parameter w(Tensor::full({4}, 2, DType::f32, device), "w");
-      const dist::DistributedDataParallel ddp({w}, {}, world);
-      const auto step = [&] {
-        w.zero_grad();
-        Tape tape;
-        tape.backward(sum(mul(w, w)), Weight{1, 2});
-      };
-      StepGraph graph(step, device);
-      for (int i = 0; i < 3; ++i) recorded ? (void)graph() : step();
-      Stream::current(device).synchronize();
-      if (world.rank() == 1) {
-        while (!called) std::this_thread::yield();
-        if (recorded) throw DataError("rank 1 has no more data");  // replays have no timeout
-        while (!failed) std::this_thread::yield();
-        return;
-      }
-      try {
-        recorded ? (void)graph() : step();
-        called = true;
-        (void)w.gradient().to_vector<float>();
-      } catch (const Error& error) {
-        message = error.what();
-        failed = true;
-        throw;
-      }
-      failed = true;
-    };
-    const JoinOptions options{.transport = "ipc", .timeout = dist::Seconds(recorded ? 60 : 0.5)};
-    if (recorded) {
-      CHECK_THROWS_AS(run_threads(2, options, train), DataError);
-      CHECK_MESSAGE(message.find("rank 1") != std::string::npos, message);
-    } else {
-      CHECK_THROWS_WITH_AS(run_threads(2, options, train), doctest::Contains("rank 1"), CommError);
-    }
-  }
 }
 
 TEST_CASE("GPU DDP: a deferred verdict about the replicas names what differs after the last step") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "lockstep/core/generator.h"
@@ -215,5 +216,28 @@ TEST_CASE("recorded steps: a recording that fails leaves all gradients as they w
       CHECK_THROWS_WITH_AS(
           graph(), doctest::Contains("has a gradient, which its replays would not do"), StateError);
     for (const Parameter& parameter : {a, b}) CHECK_FALSE(parameter.gradient().defined());
+  }
+}
+
+// In a graph CUDA releases only what the graph has allocated.
+TEST_CASE("recorded steps: memory from before that ends while a step is recorded") {
+  if (on_cpu()) return;
+  const auto fives = [] { return Tensor::full({1000}, 5, DType::f32, test_device()); };
+  Tensor ends_here = fives(), ends_in_a_pause = fives(), ends_in_another_thread = fives();
+  const Tensor x = fives();
+  StepGraph graph(
+      [&] {
+        x.copy_from(mul(x, x));
+        if (!StepGraph::recording()) return;
+        ends_here = {};
+        std::thread([&] { ends_in_another_thread = {}; }).join();
+        const StepGraph::Pause pause;
+        ends_in_a_pause = {};
+      },
+      test_device());
+  for (int i = 0; i < 4; ++i) {
+    x.fill(i);
+    CHECK(graph() == (i > 0));
+    CHECK(x.to_vector<float>()[999] == static_cast<float>(i * i));
   }
 }

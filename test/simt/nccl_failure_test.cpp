@@ -1,6 +1,8 @@
 /// Simulated NCCL: ranks that never come, are killed, fail, do something else, or abort.
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "simt/nccl_support.h"
 
@@ -173,12 +175,19 @@ TEST_CASE("nccl: an abort before the others have come, with an operation pending
     expect_ok(cudaGraphInstantiate(&exec, graph));
     expect_ok(cudaGraphLaunch(exec, me.stream()));
     expect_blocked(me.stream());
-    expect_ok(ncclCommAbort(std::exchange(me.comm, nullptr)));
+    std::atomic<bool> aborted = false;
+    std::thread aborting([&, comm = std::exchange(me.comm, nullptr)] {
+      expect_ok(ncclCommAbort(comm));
+      aborted = true;
+    });
     me.synchronize();
     expect_ok(cudaGraphLaunch(exec, me.stream()));  // does nothing
     me.synchronize();
     expect_ok(cudaGraphExecDestroy(exec));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    expect(!aborted, "the graph itself has the operation, too");
     expect_ok(cudaGraphDestroy(graph));
+    aborting.join();
   });
 }
 

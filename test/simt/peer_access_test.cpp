@@ -42,22 +42,23 @@ struct Loading {
 
 Device own_gpu(const World& world) { return {*gpu::kind(), world.rank()}; }
 
-void expect_the_hosts_way(const World& world) {
+void expect_the_hosts_way(const World& world, double sum) {
   dist::Communicator& comm = world.communicator();
   const Tensor memory = comm.allocate(10, DType::f32, own_gpu(world));
   expect(memory.device() == Device{}, "allocated on {}", memory.device().to_string());
   expect(!contains(std::string(comm.algorithm(40)), "ipc"), "takes {}", comm.algorithm(40));
   memory.fill(world.rank() + 1);
   comm.all_reduce(memory, "sum").wait();
-  expect(memory.to_vector<float>()[9] == 6, "the sum is {}", memory.to_vector<float>()[9]);
+  expect(memory.to_vector<float>()[9] == static_cast<float>(sum), "the sum is {}",
+         memory.to_vector<float>()[9]);
 }
 
-void expect_a_refusal(const World& world, int first) {
+void expect_a_refusal(const World& world, int first, const std::string& why = "") {
   try {
     world.communicator().allocate(10, DType::f32, own_gpu(world));
   } catch (const DeviceError& error) {
     const std::string text = error.what();
-    expect(text.starts_with(fmt::format("[ipc] rank {}: ", first)), "it says {}", text);
+    expect(text.starts_with(fmt::format("[ipc] rank {}: {}", first, why)), "it says {}", text);
     return;
   }
   expect(false, "rank {} was not refused", world.rank());
@@ -65,7 +66,7 @@ void expect_a_refusal(const World& world, int first) {
 
 TEST_CASE("GPUs that do not reach each other: left to choose, the host's way is taken") {
   const WithoutPeerAccess without;
-  run_threads(3, {.comm = "ring"}, expect_the_hosts_way);
+  run_threads(3, {.comm = "ring"}, [](World& world) { expect_the_hosts_way(world, 6); });
   run_threads(2, {}, [](World& world) {  // one GPU reaches itself
     const Device shared{*gpu::kind(), 0};
     const Tensor memory = world.communicator().allocate(10, DType::f32, shared);
@@ -76,6 +77,23 @@ TEST_CASE("GPUs that do not reach each other: left to choose, the host's way is 
 TEST_CASE("GPUs that do not reach each other: ipc is refused on every rank") {
   const WithoutPeerAccess without;
   run_threads(3, {.transport = "ipc"}, [](World& world) { expect_a_refusal(world, 0); });
+}
+
+TEST_CASE("GPUs that do not reach each other: memory that can be mapped, and no more") {
+  for (const bool asked_for : {false, true}) {
+    CAPTURE(asked_for);
+    const test::TemporaryFolder folder;
+    test::check_all_well(test::run_processes(2, [&](int rank) {
+      simt::Config config = simt::config();
+      config.peer_access_lost = true;
+      simt::configure(config);
+      test::set_rank_environment(rank, 2, "unix:" + folder / "store");
+      const World world = World::join(
+          {.comm = "ring", .transport = asked_for ? "ipc" : "", .timeout = dist::Seconds(5)});
+      if (!asked_for) return expect_the_hosts_way(world, 3);
+      expect_a_refusal(world, 0, "the memory of rank 1's GPU can be mapped, but not ");
+    }));
+  }
 }
 
 TEST_CASE("ranks that are threads of one GPU: ipc wants kernels that are loaded early") {
@@ -159,7 +177,7 @@ TEST_CASE("GPUs that do not reach each other: if one of three processes finds it
       if (rank == 1) without.emplace();
       test::set_rank_environment(rank, 3, "unix:" + folder / "store");
       const World world = World::join({.comm = "ring", .transport = asked ? "ipc" : ""});
-      asked ? expect_a_refusal(world, 1) : expect_the_hosts_way(world);
+      asked ? expect_a_refusal(world, 1) : expect_the_hosts_way(world, 6);
     }));
   }
 }

@@ -255,7 +255,7 @@ TEST_CASE("settings from the environment") {
   CHECK(with("LOCKSTEP_SIM_RACES", "maybe") ==
         "LOCKSTEP_SIM_RACES is 'maybe': it must be yes, in a build with LOCKSTEP_RACES, or no");
   CHECK(with("LOCKSTEP_SIM_PEER_ACCESS", "maybe") ==
-        "LOCKSTEP_SIM_PEER_ACCESS is 'maybe': it must be yes or no");
+        "LOCKSTEP_SIM_PEER_ACCESS is 'maybe': it must be yes, no or lost");
   CHECK(with("LOCKSTEP_SIM_NCCL_FAIL", "0:3") == "0 0 0 0 8");
   for (const char* bad_value : {"3", "-1:3", "1:0", "1:3x"})
     CHECK(with("LOCKSTEP_SIM_NCCL_FAIL", bad_value) == "LOCKSTEP_SIM_NCCL_FAIL is '" +
