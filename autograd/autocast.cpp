@@ -1,5 +1,6 @@
 #include "lockstep/autograd/autocast.h"
 
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep {
@@ -7,6 +8,12 @@ namespace lockstep {
 Autocast::Autocast(DType dtype) : ThreadScope("Autocast"), dtype_(dtype) {
   check<DTypeError>(dtype == DType::f32 || is_16_bit(dtype),
                     "[Autocast] bf16, f16 or f32 is needed, got {}", dtype);
+  [[maybe_unused]] static const bool noted = [] {
+    StepGraph::depends_on_surroundings([]() -> std::uint64_t {
+      return current() == DType::f32 ? 0 : 1 + static_cast<std::uint64_t>(current());
+    });
+    return true;
+  }();
 }
 
 DType Autocast::current() { return innermost() ? innermost()->dtype_ : DType::f32; }

@@ -64,41 +64,44 @@ std::string Parameter::label() const {
              : fmt::format("'{}'", name());
 }
 
-namespace {
-
-// A recorded step holds while the parameter is used as it was then; what a step leaves behind on
-// the host, its replays do not.
-void note_in_recording(detail::ParameterState& parameter) {
-  if (!StepGraph::first_time(&parameter)) return;
+// What a step leaves behind on the host, its replays do not: the end of a recording refuses that of
+// gradients, and replays do that of optimizers.
+void Parameter::note_in_step() const {
+  detail::ParameterState& it = *state_;
+  if (!StepGraph::first_time(&it)) return;
+  const std::weak_ptr<detail::ParameterState> life = state_;
   const auto now = [](const detail::ParameterState& p) {
-    return std::tuple(p.requires_grad, p.averaged, p.state, p.value.raw());
+    return std::tuple(p.requires_grad, p.averaged, p.value.raw());
   };
-  const auto life = parameter.weak_from_this();
-  StepGraph::depends_on(
-      life, [&parameter, now, then = now(parameter)] { return now(parameter) == then; });
-  StepGraph::at_end([life, before = parameter.state] {
+  StepGraph::depends_on(life, [&it, now, then = now(it)] { return now(it) == then; });
+  if (!StepGraph::recording()) return;  // what is recorded next may begin with other gradients
+  StepGraph::depends_on(life, [&it, then = it.state] { return it.state == then; });
+  StepGraph::at_end([life, before = it.state, unstepped = it.unstepped] {
     const auto living = life.lock();
-    if (!living || living->state == before) return;
+    if (!living) return;
+    if (living->unstepped != unstepped)
+      StepGraph::at_replay([life, after = living->unstepped] {
+        if (const auto still = life.lock()) still->unstepped = after;
+      });
+    if (living->state == before) return;
+    const bool gained = before == GradientState::nothing;
     living->state = before;  // nothing was computed
     fail<StateError>(
-        "[step graph] the step changes whether '{}' has a gradient, which its replays would not "
-        "do: let it end with zero_grad(), or begin with it",
-        living->name);
+        "[step graph] the step begins {} a gradient of '{}' and ends {} one, which its replays "
+        "would not do: {}",
+        gained ? "without" : "with", living->name, gained ? "with" : "without",
+        gained ? "let it end with zero_grad(), or begin with it"
+               : "let it begin with backward, or leave zero_grad() to the program");
   });
 }
 
-}  // namespace
-
 void Parameter::set_gradient_state(GradientState now) const {
-  detail::ParameterState& it = state("set_gradient_state");
-  note_in_recording(it);
-  it.state = now;
+  state("set_gradient_state").state = now;
 }
 
 Parameter::operator Tensor() const {
   if (!state_) return {};
-  note_in_recording(*state_);
-  Tensor operand = state_->value;
+  Tensor operand = state("Tensor").value;
   if (state_->requires_grad) operand.set_gradient_ref({GradientRef::parameter, state_.get()});
   return operand;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/autograd/gradient_observer.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -144,8 +145,12 @@ class Parameter {
   detail::ParameterState& state(const char* call) const {
     if (!state_) [[unlikely]]
       throw_undefined(call);
+    if (StepGraph::noting()) [[unlikely]]
+      note_in_step();
     return *state_;
   }
+  /// A step that is recorded depends on what it reads here.
+  void note_in_step() const;
   [[noreturn]] static void throw_undefined(const char* call);
   void check_memory(std::string_view what, const Tensor& memory) const;
 

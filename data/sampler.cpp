@@ -59,9 +59,9 @@ std::int64_t EpochPlan::begin(std::int64_t step) const {
 
 std::int64_t EpochPlan::end(std::int64_t step) const { return begin(step + 1); }
 
-/// How many of the positions before `end` this rank holds: all p with p mod W = r.
-std::int64_t EpochPlan::held(std::int64_t end) const {
-  return end > shard_.rank ? ceil_div(end - shard_.rank, shard_.size) : 0;
+/// How many of a step's first `count` positions this rank holds: all p with p mod W = r.
+std::int64_t EpochPlan::held(std::int64_t count) const {
+  return count > shard_.rank ? ceil_div(count - shard_.rank, shard_.size) : 0;
 }
 
 std::shared_ptr<const Lanes> EpochPlan::lanes(std::int64_t step) const {
@@ -76,7 +76,7 @@ std::int64_t EpochPlan::lane_row(std::int64_t step, int lane) const {
 
 std::int64_t EpochPlan::rows(std::int64_t step) const {
   if (lanes_ != 0) return lane_row(step, own_.first + own_.count) - lane_row(step, own_.first);
-  return held(begin(step + 1)) - held(begin(step));
+  return held(end(step) - begin(step));
 }
 
 Weight EpochPlan::weight(std::int64_t step) const {
@@ -87,7 +87,7 @@ Weight EpochPlan::weight(std::int64_t step) const {
 
 std::int64_t EpochPlan::position(std::int64_t step, std::int64_t row) const {
   if (lanes_ != 0) return begin(step) + lane_row(step, own_.first) + row;
-  return ((held(begin(step)) + row) * shard_.size + shard_.rank) % n_;
+  return (begin(step) + row * shard_.size + shard_.rank) % n_;
 }
 
 }  // namespace lockstep::data

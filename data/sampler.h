@@ -1,11 +1,11 @@
 #pragma once
 /// Which samples each rank takes in each step of an epoch: pure functions, no state.
 ///
-/// An epoch is a permutation of the samples whose positions are dealt to the ranks like cards: rank
-/// r of W takes positions r, r + W, r + 2W, ..., and cuts what it got into batches. So the ranks'
-/// k-th batches together are positions [k * batch * W, (k + 1) * batch * W): the k-th batch of one
-/// process with a batch W times as large. With lanes (core/lanes.h) a rank takes consecutive
-/// positions of that instead.
+/// An epoch is a permutation of the samples. The ranks' k-th batches together are its positions
+/// [k * batch * W, (k + 1) * batch * W): the k-th batch of one process with a batch W times as
+/// large. A step's positions are dealt to the ranks like cards: rank r of W takes its r-th, and then
+/// each W-th; so it takes as many in each step but the last. With lanes (core/lanes.h) a rank takes
+/// consecutive positions instead.
 
 #include <cstdint>
 
@@ -67,7 +67,7 @@ class EpochPlan {
 
  private:
   std::int64_t begin(std::int64_t step) const;
-  std::int64_t held(std::int64_t end) const;
+  std::int64_t held(std::int64_t count) const;
   std::int64_t lane_row(std::int64_t step, int lane) const;
 
   std::int64_t n_;

@@ -88,7 +88,36 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+namespace {
+
+/// Which parts a module has.
+class Parts : public Visitor {
+ public:
+  void operator()(std::string_view, Parameter& parameter) override {
+    all.push_back(parameter.id());
+  }
+  void operator()(std::string_view, Tensor& buffer) override {
+    all.push_back(buffer.defined() ? buffer.raw() : nullptr);
+  }
+  void operator()(std::string_view, Module& child) override { all.push_back(&child); }
+  std::vector<const void*> all;
+};
+
+}  // namespace
+
+// A recorded step holds while the module has these parts.
+void Module::note_in_step() {
+  if (!StepGraph::first_time(this)) return;
+  const auto parts = [this] {
+    Parts seen;
+    visit(seen);
+    return seen.all;
+  };
+  StepGraph::depends_on(lifetime_.ref(), [parts, then = parts()] { return parts() == then; });
+}
+
 Tensor Module::operator()(const Tensor& x) {
+  if (StepGraph::noting()) note_in_step();
   const trace::LayerScope layer(path_);
   try {
     return forward(x);
@@ -271,7 +300,7 @@ std::string Module::to_string() {
 
 // A recorded step holds for the mode in which it was recorded.
 bool Module::training() const {
-  if (StepGraph::first_time(&training_))
+  if (StepGraph::noting() && StepGraph::first_time(&training_))
     StepGraph::depends_on(lifetime_.ref(), [this, then = training_] { return training_ == then; });
   return training_;
 }

@@ -110,6 +110,7 @@ class Module {
  private:
   friend class Walk;  // which tells modules their paths
   Module& find(std::string_view path);
+  void note_in_step();
   [[noreturn]] static void throw_other_kind(std::string_view path, const Module& found);
 
   bool training_ = true;

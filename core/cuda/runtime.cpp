@@ -193,6 +193,12 @@ void check_device(std::string_view operation, Device device) {
 
 Queue queue_of(Device device) {
   const Stream::State& state = *current_stream(device);
+  if (const Recording* const recording = current_recording();
+      recording && recording->stream->device != device) [[unlikely]]
+    fail<StateError>(
+        "[step graph] a step that is recorded on {} computes on {}, too: a recording "
+        "belongs to one GPU",
+        recording->stream->device.to_string(), device.to_string());
   make_current(device);
   return {state.stream.get(), state.faults.get(), state.use};
 }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -45,8 +46,9 @@ namespace cuda {
 /// Throws DeviceError unless this build drives the device and the machine has it.
 void check_device(std::string_view operation, Device device);
 
-/// A step that is recorded, by the thread that has made this (core/gpu/graph.h), or has been. It is
-/// launched on `stream`. Memory that it uses is not released before it ends: recording.cpp.
+/// A step that runs or is recorded, by the thread that has made this (core/gpu/graph.h), or has
+/// been. A recording is launched on `stream`. Memory that it uses is not released before it ends:
+/// recording.cpp.
 struct Recording {
   explicit Recording(std::shared_ptr<Stream::State> stream);
   ~Recording();
@@ -57,9 +59,11 @@ struct Recording {
 
   std::shared_ptr<Stream::State> stream;
   std::vector<std::function<bool()>> conditions;
-  std::vector<std::function<void()>> checks;  ///< when its function has ended
-  std::set<const void*> seen;                 ///< StepGraph::first_time
-  unsigned long long capture = 0;             ///< CUDA's number of the capture that records it
+  std::map<std::size_t, std::uint64_t> surroundings;  ///< StepGraph::depends_on_surroundings
+  std::vector<std::function<void()>> checks;          ///< when its function has ended
+  std::vector<std::function<void()>> changes;         ///< by each replay
+  std::set<const void*> seen;                         ///< StepGraph::first_time
+  unsigned long long capture = 0;  ///< CUDA's number of the capture that records it
   std::vector<void*> made;     ///< memory that the recording allocates, and has not released yet
   std::set<const void*> used;  ///< memory from before that it reads or writes
   /// Memory from before that all others have released, and the stream that it belongs to.

@@ -55,13 +55,19 @@ StepGraph::StepGraph(std::function<void()> step, Device device)
 StepGraph::~StepGraph() = default;
 StepGraph::StepGraph(StepGraph&&) noexcept = default;
 StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
-bool StepGraph::operator()() { return state_->step(), false; }
+StepGraph::State& StepGraph::state() const {
+  check<StateError>(state_ != nullptr, "[step graph] it was moved away");
+  return *state_;
+}
+bool StepGraph::operator()() { return state().step(), false; }
 std::size_t StepGraph::kernels() const { return 0; }
 int StepGraph::recordings() const { return 0; }
 void StepGraph::depends_on(std::function<bool()>) {}  // NOLINT: the others keep it
 bool StepGraph::recording() { return false; }
 bool StepGraph::first_time(const void*) { return false; }
-void StepGraph::at_end(std::function<void()>) {}  // NOLINT: the others keep it
+void StepGraph::depends_on_surroundings(std::uint64_t (*)()) {}
+void StepGraph::at_replay(std::function<void()>) {}  // NOLINT: the others keep it
+void StepGraph::at_end(std::function<void()>) {}     // NOLINT: the others keep it
 StepGraph::Pause::Pause() : recording_(nullptr) { (void)mode_; }
 StepGraph::Pause::~Pause() = default;
 

@@ -16,29 +16,36 @@
 /// records it and launches what was recorded; from then on calls only launch. The function
 /// therefore runs on the host twice: what it does besides enqueueing work, it does twice. It may
 /// not wait for the device (item, to_vector, copies to the cpu). Nor may it copy from the cpu,
-/// whose memory every replay would read again. Both are a StateError, and the graph stays
-/// unrecorded. A tensor that lives longer than the step is made before it, and copied into.
+/// whose memory every replay would read again; compute on the cpu, or on another GPU; or do nothing
+/// on this one. All are a StateError; the next call runs the function as it is again. A tensor that
+/// lives longer than the step is made before it, and copied into.
 ///
 /// A step with dropout cannot be recorded yet (StateError): what it draws would be part of the
 /// recording.
 ///
-/// What the host decides while the function is recorded is part of the recording: shapes, learning
-/// rates, which parameters have gradients. Code that reads such a value says so with
+/// What the host decides while the function runs is part of the recording: shapes, learning rates,
+/// which parameters have gradients. Code that reads such a value says so with
 /// `StepGraph::depends_on`. When it has changed at a later call, that call runs the function as it
 /// is, and the next one records it anew. Parameters do this (what requires a gradient, what has
-/// one), modules for their mode, optimizers for their options and for where their state lies; and
-/// all of them when they end, or are assigned to: so a model may be replaced. What your own
-/// function reads besides, such as a number, stays as it was recorded; also a tensor, whose memory
-/// lives as long as the recording (but that of Communicator::allocate does not).
+/// one), modules for their mode and their parts, optimizers for their options and for where their
+/// state lies, GradScaler for its scale; and all of them when they end, or are assigned to: so a
+/// model may be replaced. So does an Autocast around the call; and while a HashTrace looks at each
+/// result, calls run the function as it is. A step
+/// with a value that changes at each call, such as the learning rate of a warm-up, is never
+/// replayed. What your own function reads besides, such as a number, stays as it was recorded; also
+/// a tensor, whose memory lives as long as the recording (but that of Communicator::allocate does
+/// not).
 ///
-/// What the step leaves on the host, a replay does not. So a step that leaves a gradient which it
-/// did not begin with is refused (StateError): it ends with zero_grad(), or begins with it.
+/// What the step leaves on the host, a replay does not, unless StepGraph::at_replay says so. So a
+/// step that leaves a gradient which it did not begin with, or the reverse, is refused
+/// (StateError): it ends with zero_grad(), or begins with it.
 ///
 /// What the function refers to must be there in every call.
 ///
 /// On the cpu every call runs the function. Not thread-safe; distinct graphs in distinct threads
 /// are.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -56,7 +63,7 @@ class StepGraph {
   StepGraph(StepGraph&&) noexcept;
   StepGraph& operator=(StepGraph&&) noexcept;
 
-  /// Enqueues one step on the thread's current stream of the device; the first two calls wait. On
+  /// Enqueues one step on the thread's current stream of the device; a call that records waits. On
   /// another stream than before it begins again: it runs the function, then records it.
   /// Returns whether it launched a recording.
   bool operator()();
@@ -66,8 +73,10 @@ class StepGraph {
   /// How often the step has been recorded.
   int recordings() const;
 
-  /// Called while a step is recorded (elsewhere it does nothing): `unchanged` tells before each
-  /// replay whether the recording still holds.
+  /// Whether this thread runs or records a step: then depends_on() is heard. A load.
+  static bool noting() { return noting_; }
+  /// Called while a step runs, or is recorded (elsewhere it does nothing): `unchanged` tells before
+  /// the recording, and before each replay, whether what the step has read is as it was.
   static void depends_on(std::function<bool()> unchanged);
   /// The same for what `owner` refers to: when that has ended, it is not asked, and has changed.
   static void depends_on(Lifetime::Ref owner, std::function<bool()> unchanged) {
@@ -76,8 +85,14 @@ class StepGraph {
       return living && unchanged();
     });
   }
-  /// Whether the thread records, and this is the first call with this key in this recording.
+  /// Whether noting(), and this is the first call with this key in this run of the step.
   static bool first_time(const void* key);
+  /// The same for what stands around the calls of all steps: `state` tells what it is for this
+  /// thread now, 0 as at first. It stays for good; thread-safe.
+  static void depends_on_surroundings(std::uint64_t (*state)());
+  /// Called while a step is recorded: each later replay calls `change`, which does to the host what
+  /// the step did, after its launch.
+  static void at_replay(std::function<void()> change);
   /// Called while a step is recorded: `check` is called when its function has ended, also by an
   /// exception, and may throw. All are called; the first exception is thrown.
   static void at_end(std::function<void()> check);
@@ -87,7 +102,9 @@ class StepGraph {
 
  private:
   struct State;
+  State& state() const;
   std::unique_ptr<State> state_;
+  inline static constinit thread_local bool noting_ = false;
 };
 
 /// While it lives, the calling thread records nothing: it may wait for work that was enqueued

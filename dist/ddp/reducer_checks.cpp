@@ -12,17 +12,18 @@ namespace {
 // travels. The total is known, every parameter is used, and the sums are the gradients. The step
 // before the recording has checked that the ranks agree, and their calls are compared while the
 // recording is made. Before every 64th replay the host compares what the steps have added
-// (replica_check.h). `sync`: as the pauses of no_sync() leave it.
-void check_recordable(const Contribution& contribution, bool sync, std::string_view refusal,
+// (replica_check.h).
+void check_recordable(const Contribution& contribution, bool accumulates, std::string_view refusal,
                       const GradientBuckets& buckets) {
   const auto refuse = [](bool bad, std::string_view why) {
     check<StateError>(!bad, "[backward] in a step that is being recorded {}", why);
   };
   refuse(!refusal.empty(), refusal);
+  refuse(accumulates, "gradients cannot be accumulated over several backwards");
   refuse(!contribution.total_known(),
          "the total weight must be known when backward begins: give Weight a total, or no Weight");
-  refuse(!sync, "gradients cannot only be accumulated");
   for (const Parameter& parameter : buckets.parameters()) {
+    if (!parameter.requires_grad()) continue;  // on no rank: the step before has said so
     check<StateError>(parameter.uses_left() > 0,
                       "[backward] in a step that is being recorded every parameter must be used, "
                       "'{}' is not",
@@ -56,7 +57,8 @@ void Reducer::check_can_add(const Contribution& contribution) const {
         "total is to be summed, cannot be added to it: zero_grad() first (if it is in no "
         "optimizer, DistributedDataParallel::zero_grad()), or give a Weight with a total",
         parameter.name());
-  if (recording_) check_recordable(contribution, synchronizing_, why_not_recorded(), buckets_);
+  if (recording_)
+    check_recordable(contribution, !synchronizing_ || window_.open(), why_not_recorded(), buckets_);
 }
 
 std::string_view Reducer::why_not_recorded() const {

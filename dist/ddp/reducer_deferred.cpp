@@ -7,9 +7,9 @@
 //   GPU        | backward 1 | buckets |step 1 | forward 2 | ...
 //
 // The metadata must have nothing to change: the caller gave the total weight, so the sum is the
-// mean whatever the other ranks have; this rank has used every parameter; no guard looks for
-// infinite gradients, or makes buffers equal. An error that the metadata tells (ranks that
-// disagree) stops training one step too late. The last step's metadata is read when the
+// mean whatever the other ranks have; this rank has used every parameter that is not frozen; no
+// guard looks for infinite gradients, or makes buffers equal. An error that the metadata tells
+// (ranks that disagree) stops training one step too late. The last step's metadata is read when the
 // DistributedDataParallel ends, or when it is asked for a report.
 //
 // In a recorded step no metadata is written. The trailer's bytes travel all the same: the last
@@ -35,14 +35,19 @@ bool Reducer::can_defer() const {
 }
 
 void Reducer::commit_unread() {
-  if (recording_)
+  if (recording_) {
     StepGraph::depends_on(paused_, [this] {
       check_before_replay();
       return true;
     });
+    StepGraph::at_replay([this, life = std::weak_ptr(paused_)] {
+      if (!life.expired()) synchronizations_ = next_synchronization();
+    });
+  }
   for (Bucket& bucket : buckets_.all()) transfer_->receive(bucket);
   for (const Parameter& parameter : parameters())
-    parameter.set_gradient_state(GradientState::synchronized);
+    parameter.set_gradient_state(parameter.requires_grad() ? GradientState::synchronized
+                                                           : GradientState::nothing);
   trace_.leave_out_verdict();
   end_step(StepVerdict::commit, 0);
 }

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/lanes.h"
 #include "lockstep/dist/collectives/communicator.h"
 
@@ -13,6 +14,9 @@ namespace lockstep::dist {
 
 void LossLog::add(const Tensor& mean_loss, const Weight& weight) {
   if (recomputing()) return;
+  check<StateError>(!StepGraph::recording(),
+                    "[loss log] add() in a step that is recorded: its replays would add nothing. "
+                    "Let the step return parts(), and give that to add_parts() after each call");
   const Tensor all = parts(mean_loss);
   add_parts(all, weight, lane_losses(mean_loss).defined() ? Tape::current()->lanes() : nullptr);
 }

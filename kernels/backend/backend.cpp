@@ -1,5 +1,6 @@
 #include "lockstep/kernels/backend/backend.h"
 
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/system/progress.h"
 #include "lockstep/core/trace/recorder.h"
 
@@ -8,7 +9,11 @@ namespace lockstep::kernels {
 Backend& backend_of(Device device) {
   Progress::note();
   if (trace::here.recorder) trace::here.recorder->kernel_begins();
-  return device.kind == Device::Kind::cpu ? cpu_backend() : gpu_backend();
+  if (device.kind != Device::Kind::cpu) return gpu_backend();
+  check<StateError>(!StepGraph::noting() || !StepGraph::recording(),
+                    "[step graph] a step that is recorded computes on the cpu, which no replay "
+                    "does: move its tensors to the GPU, or compute outside of the step");
+  return cpu_backend();
 }
 
 }  // namespace lockstep::kernels

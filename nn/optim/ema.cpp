@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -18,6 +19,9 @@ Ema::Ema(std::vector<Parameter> parameters, double decay)
 void Ema::update() {
   auto& [parameters, averages, applied] = *state_;
   check<StateError>(!applied, "[Ema] update() while the averages are applied");
+  if (StepGraph::noting())
+    StepGraph::depends_on(life_.ref(),
+                          [this, then = state_.get()] { return state_.get() == then; });
   check_values(*state_, "update");
   for (std::size_t i = 0; i < parameters.size(); ++i)
     averages[i].copy_from(lerp(averages[i], parameters[i].value(), 1 - decay_));

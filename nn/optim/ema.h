@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/core/system/lifetime.h"
 #include "lockstep/nn/state_dict.h"
 
 namespace lockstep::optim {
@@ -69,6 +70,7 @@ class Ema {
 
   std::shared_ptr<State> state_;
   double decay_;
+  Lifetime life_;
 };
 
 }  // namespace lockstep::optim

@@ -7,6 +7,7 @@
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -38,6 +39,8 @@ GradScaler::GradScaler(GradScalerOptions options)
 }
 
 Tensor GradScaler::scale(const Tensor& loss) const {
+  if (StepGraph::noting())
+    StepGraph::depends_on(life_.ref(), [this, then = scale_] { return scale_ == then; });
   return (is_16_bit(loss.dtype()) ? cast(loss, DType::f32) : loss) * scale_;
 }
 

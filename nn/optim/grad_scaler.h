@@ -78,7 +78,8 @@ class GradScaler {
     bool stepped = false;
   };
   GradScalerOptions options_;
-  float scale_;              // as PyTorch's: f32
+  float scale_;  // as PyTorch's: f32
+  Lifetime life_;
   std::int64_t steady_ = 0;  // steps in a row without an infinity
   // Since the last update(), by Optimizer::life(): an optimizer may end before update(), and its
   // address may be the next one's.

@@ -28,10 +28,10 @@ std::vector<Parameter> all_of(const std::vector<Group<T>>& groups) {
   return all;
 }
 
-/// A step that is being recorded (core/gpu/graph.h) holds while the options are as they are now.
+/// A step that is recorded (core/gpu/graph.h) holds while the options are as they are now.
 template <class Options>
 void depends_on_options(const Optimizer& optimizer, const std::vector<Group<Options>>& groups) {
-  if (!StepGraph::recording()) return;
+  if (!StepGraph::noting()) return;
   StepGraph::depends_on(optimizer.life(), [&now = groups, then = groups] {
     return std::ranges::equal(now, then, {}, &Group<Options>::options, &Group<Options>::options);
   });
@@ -39,7 +39,7 @@ void depends_on_options(const Optimizer& optimizer, const std::vector<Group<Opti
 
 /// And while the values lie where they lie now.
 inline void depends_on_memory(const Optimizer& optimizer) {
-  if (!StepGraph::recording()) return;
+  if (!StepGraph::noting()) return;
   const auto places = [&optimizer] {
     std::vector<const void*> all;
     for (const Parameter& parameter : optimizer.all()) all.push_back(parameter.value().raw());
@@ -196,7 +196,7 @@ void Grouped<Rule>::update() {
     }
     Rule::step(items, options);
   }
-  if (StepGraph::recording())
+  if (StepGraph::noting())
     StepGraph::depends_on(life(), [this, then = places()] { return places() == then; });
 }
 

@@ -117,9 +117,13 @@ void Optimizer::take_step(bool own) {
   if (sharding_) (void)sharding_->communicator("step");
   local_ = own;
   const bool managed = std::ranges::any_of(all_, &Parameter::managed);
-  const std::uint64_t synchronizations = ask_reducers(own);
+  ask_reducers(own);
   check_unmanaged(managed);
-  synchronizations_ = synchronizations;
+  synchronizations_ = synchronizations();
+  if (StepGraph::recording())
+    StepGraph::at_replay([this, life = life()] {
+      if (!life.expired()) synchronizations_ = synchronizations();
+    });
   update_and_fingerprint();
   if (sharding_) sharding_->gather();
   gradients_are_used();
@@ -173,8 +177,7 @@ kernels::Fingerprint Optimizer::fingerprint(const Parameter& parameter) {
 // Each reducer refuses a gradient that is not synchronized. A step without any synchronization
 // since the last one is refused too: if the other ranks' losses reached something, they wait for
 // this rank.
-std::uint64_t Optimizer::ask_reducers(bool own) {
-  std::uint64_t synchronizations = 0;
+void Optimizer::ask_reducers(bool own) {
   reducers_.clear();
   for (const Parameter& parameter : all_) {
     check<StateError>(!parameter.averaged(),
@@ -184,15 +187,21 @@ std::uint64_t Optimizer::ask_reducers(bool own) {
     GradientReducer* const reducer = parameter.reducer();
     if (!reducer) continue;
     reducer->step_begins(parameter, own);
-    synchronizations += reducer->synchronizations();
     if (std::ranges::find(reducers_, reducer) == reducers_.end()) reducers_.push_back(reducer);
   }
   check<StateError>(
-      own || reducers_.empty() || synchronizations != synchronizations_,
+      own || reducers_.empty() || synchronizations() != synchronizations_,
       "[step] nothing was synchronized since the last step: no loss has reached {} or another "
       "parameter on this rank. If that is right, call synchronize() in the place of backward",
       all_.front());
-  return synchronizations;
+}
+
+std::uint64_t Optimizer::synchronizations() const {
+  std::uint64_t all = 0;
+  for (const Parameter& parameter : all_)
+    if (const GradientReducer* const reducer = parameter.reducer())
+      all += reducer->synchronizations();
+  return all;
 }
 
 // Beside managed parameters, one without a reducer would differ between ranks; so would one that a

@@ -168,13 +168,14 @@ class Optimizer : public Stepper {
   void show(trace::Place place) const;
   void update_and_fingerprint();
   void fingerprint_a_gradient();
-  std::uint64_t ask_reducers(bool own);  // how often they have synchronized
+  void ask_reducers(bool own);
+  std::uint64_t synchronizations() const;  // of the parameters' reducers, together
   void check_unmanaged(bool beside_managed) const;
 
   std::vector<Parameter> all_;
   std::vector<Observation> arrivals_;
   std::unordered_map<const void*, std::size_t> own_;  // Parameter::id() -> index in all_
-  std::uint64_t synchronizations_ = 0;      // of the parameters' reducers, as of the last step
+  std::uint64_t synchronizations_ = 0;                // as of the last step
   std::vector<GradientReducer*> reducers_;  // of the parameters, each once, as of this step
   bool local_ = false;                      // this step is on this rank's own gradients
   bool fingerprinted_ = false;              // update() has asked for a fingerprint

@@ -77,7 +77,11 @@ void AccumulationWindow::close() {
   for (Entry& entry : entries_) entry.used = false;
 }
 
-bool AccumulationWindow::all_used() const { return std::ranges::all_of(entries_, &Entry::used); }
+bool AccumulationWindow::all_used() const {
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (!entries_[i].used && parameters_[i].requires_grad()) return false;
+  return true;
+}
 
 void AccumulationWindow::make_local_mean(std::size_t i) {
   if (std::exchange(entries_[i].averaged, true) || weight_ == 0 || weight_ == 1) return;

@@ -34,7 +34,7 @@ class AccumulationWindow final : public StepGuard {
   void ended(StepVerdict, int) override { close(); }
 
   bool used(std::size_t i) const { return entries_[i].used; }  ///< by a part that counts
-  bool all_used() const;
+  bool all_used() const;                                       ///< that require a gradient
   double weight() const { return weight_; }                    ///< of this rank's parts
   void write(StepMetadata& metadata) override;                 ///< its weight, divisor and data
   const Contribution& first() const { return contribution_; }  ///< the first part that counts
