@@ -11,6 +11,7 @@
 
 #include "lockstep/simt/execution/running_blocks.h"
 #include "lockstep/simt/include/simt/language.h"
+#include "lockstep/simt/include/simt/warpgroup.h"
 #include "lockstep/simt/races/races.h"
 
 uint3 threadIdx, blockIdx;
@@ -134,6 +135,7 @@ void Executor::run_threads() {
     Fiber* self = threads_[thread].fiber;
     try {
       (*run_->thread_body)();
+      end_products();
     } catch (const Failure& failure) {
       fault_ = thread_report({*run_, threads_, indices_}, thread, failure.what);
       break;

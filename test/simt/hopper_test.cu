@@ -1,5 +1,5 @@
 /// Clusters, barriers in shared memory, the copy engine: what each does, and the bugs that show.
-/// (Products by warpgroups: test/cuda/hopper_test.cpp runs the kernels that use them.)
+/// (Products by warpgroups: warpgroup_test.cu.)
 
 #include <cmath>
 #include <cstring>
@@ -68,7 +68,17 @@ TEST_CASE("clusters: static shared memory is refused") {
         cudaErrorNotSupported);
 }
 
-enum class Bug { none, no_fence, no_wait, no_announcement, next_parity, leaves, twice };
+enum class Bug {
+  none,
+  no_fence,
+  no_wait,
+  no_announcement,
+  next_parity,
+  parity_2,
+  leaves,
+  twice,
+  init_twice
+};
 
 /// Block 0 of two copies a box into both. They write what is in their shared memory.
 template <Bug bug>
@@ -77,6 +87,7 @@ __global__ void copy_kernel(const __grid_constant__ CUtensorMap map, float* out)
   auto& full = *reinterpret_cast<hopper::Barrier*>(panel + panel_bytes);
   if (threadIdx.x == 0) {
     hopper::init(full, 1);
+    if (bug == Bug::init_twice) hopper::init(full, 1);
     if (bug != Bug::no_fence) hopper::fence_init();
   }
   hopper::cluster_sync();
@@ -88,6 +99,7 @@ __global__ void copy_kernel(const __grid_constant__ CUtensorMap map, float* out)
   if (bug == Bug::leaves) return;
   if (bug != Bug::no_wait) hopper::wait(full, 0);
   if (bug == Bug::next_parity) hopper::wait(full, 1);  // of a phase in which nothing happens
+  if (bug == Bug::parity_2) hopper::wait(full, 2);
   for (unsigned i = threadIdx.x; i < 64 * 32; i += blockDim.x) {
     const unsigned row = i / 32, chunk = i / 4 % 8;
     const auto* place = panel + row * 128 + (chunk ^ row % 8) * 16 + i % 4 * 4;
@@ -250,26 +262,6 @@ TEST_CASE("registers: as many are taken as were given, of 65536 in a block") {
                  "setmaxnreg.inc to 160 registers of a thread that has 168"));
 }
 
-template <bool fenced, bool again>
-__global__ void __launch_bounds__(128) product_kernel() {
-  hopper::Accumulators sum{};
-  if (fenced) hopper::fence_products();
-  for (int round = 0; round < (again ? 2 : 1); ++round) {
-    hopper::issue_product<__half, false, false>(sum, 0, 0);  // is never computed: no descriptor
-    hopper::commit_products();
-    if (again && round == 0) hopper::wait_products<1>();
-  }
-}
-
-TEST_CASE("products by warpgroups: a fence after the thread's access to sums") {
-  const Settings settings(hopper());
-  const Shape shape{.grid = 1, .block = 128};
-  launch(product_kernel<true, false>, shape, nullptr);
-  const std::string missing = "wgmma.mma_async without a wgmma.fence since";
-  CHECK(contains(report_of(product_kernel<false, false>, shape), missing));
-  CHECK(contains(report_of(product_kernel<true, true>, shape), missing));
-}
-
 TEST_CASE("barriers in shared memory: what never comes is a deadlock") {
   const Device<float> data(numbers()), out(2 * 64 * 32);
   for (const Config& config : every_order()) {
@@ -292,6 +284,15 @@ TEST_CASE("barriers in shared memory: what never comes is a deadlock") {
   const Settings settings(hopper());
   CHECK(contains(report_of(copy_kernel<Bug::twice>, copy_shape, map_of(data, 70, 40), out),
                  "mbarrier.arrive: more than the 1 arrivals that the barrier expects"));
+}
+
+TEST_CASE("barriers in shared memory: a parity is 0 or 1, and each is initialized once") {
+  const Device<float> data(numbers()), out(2 * 64 * 32);
+  const Settings settings(hopper());
+  CHECK(contains(report_of(copy_kernel<Bug::parity_2>, copy_shape, map_of(data, 70, 40), out),
+                 "mbarrier.try_wait with parity 2: it is 0 or 1 in kernel "));
+  CHECK(contains(report_of(copy_kernel<Bug::init_twice>, copy_shape, map_of(data, 70, 40), out),
+                 "mbarrier.init of a barrier that was initialized before in kernel "));
 }
 
 }  // namespace
