@@ -134,7 +134,7 @@ void Executor::run_threads() {
     const int thread = current_;
     Fiber* self = threads_[thread].fiber;
     try {
-      (*run_->thread_body)();
+      run_->call->run(run_->call->arguments.get());
       end_products();
     } catch (const Failure& failure) {
       fault_ = thread_report({*run_, threads_, indices_}, thread, failure.what);
@@ -200,6 +200,11 @@ void Executor::leave(Fiber& from) {
   Waiting& thread = threads_[current_];
   if (!thread.fiber) thread.fiber = fresh_fiber();
   from.switch_to(*thread.fiber);
+}
+
+bool Executor::on_a_stack(const void* data) const {
+  return std::any_of(fibers_.begin(), fibers_.end(),
+                     [data](const auto& fiber) { return fiber->holds(data); });
 }
 
 Fiber* Executor::fresh_fiber() {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/simt/execution/memory_spaces.h"
 #include "lockstep/simt/execution/running_blocks.h"
-#include "lockstep/simt/include/simt/async_copy.h"
 #include "lockstep/simt/include/simt/atomics.h"
 #include "lockstep/simt/races/races.h"
 
@@ -152,6 +152,8 @@ unsigned cluster_size() { return static_cast<unsigned>(executor().cluster_size()
 
 bool block_has_ended(unsigned rank) { return executor().block_has_ended(static_cast<int>(rank)); }
 
+bool is_shared(const void* data, std::size_t bytes) { return in_shared_memory(data, bytes); }
+
 void* dynamic_shared_memory() { return executor().shared(executor().rank()); }
 
 SharedMemory shared_memory_of(unsigned rank) {
@@ -163,11 +165,6 @@ std::uint64_t clusters_begun() { return executor().clusters_begun(); }
 
 void atomic_access(const void* address, std::size_t bytes, const void* caller) {
   races::access(address, bytes, races::Kind::atomic, caller);
-}
-
-void async_access(const void* data, std::size_t bytes, bool writes) {
-  races::access(data, bytes, writes ? races::Kind::write : races::Kind::read,
-                __builtin_return_address(0));
 }
 
 void fail_thread(const std::string& what) { throw Failure{what}; }

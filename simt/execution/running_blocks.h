@@ -62,11 +62,13 @@ class Executor {
   int current() const { return current_; }
   /// Of the running thread: what is there is its alone.
   bool on_its_stack(const void* data) const { return threads_[current_].fiber->holds(data); }
+  bool on_a_stack(const void* data) const;
   std::uint64_t clusters_begun() const { return clusters_begun_; }
   int rank() const { return blocks_.size() == 1 ? 0 : current_ / block_threads_; }
   int cluster_size() const { return static_cast<int>(blocks_.size()); }
   void* shared(int rank) const { return blocks_[rank].shared.get(); }
   std::size_t shared_bytes() const { return run_->shared_bytes; }
+  const KernelInfo& kernel() const { return *run_->kernel; }
   bool block_has_ended(int rank) const { return blocks_[rank].ended == block_threads_; }
 
  private:

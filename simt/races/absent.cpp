@@ -6,8 +6,7 @@ namespace simt::detail::races {
 
 bool watched() { return false; }
 void watch(bool) {}
-void memory_begins(const void*, std::size_t) {}
-void memory_ends(const void*) {}
+void memory_ends(const void*, std::size_t) {}
 void undefined(const void*, std::size_t) {}
 void defined(const void*, std::size_t) {}
 void begin_launch(const GridRun&) {}

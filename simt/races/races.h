@@ -36,9 +36,8 @@ void watch(bool on);  ///< from the next launch on; at first it does
 
 // ---- memory ------------------------------------------------------------------------------------
 
-/// Global memory: device memory, or of the host and known to devices.
-void memory_begins(const void* data, std::size_t bytes);
-void memory_ends(const void* data);
+/// Global memory, device memory or of the host and known to devices, is no more.
+void memory_ends(const void* data, std::size_t bytes);
 /// It is new: allocated, and nobody has written it; something other than a kernel has written it.
 void undefined(const void* data, std::size_t bytes);
 void defined(const void* data, std::size_t bytes);

@@ -1,4 +1,5 @@
-/// cp.async: a copy is there when it was waited for, and not before; and where it may lie.
+/// cp.async: a copy is there when it was waited for, and not before; and where it may lie, and the
+/// matrices of tensor cores.
 
 #include <device_intrinsics.h>
 
@@ -63,6 +64,65 @@ TEST_CASE("cp.async: 16 bytes lie at multiples of 16, on both sides") {
                  "cp.async of 16 bytes at a shared address that is not a multiple of that"));
   CHECK(contains(report_of(misaligned_kernel<4, 2>, shape, data),
                  "cp.async of 16 bytes at a global address that is not a multiple of that"));
+}
+
+__global__ void swapped_kernel(float* data) {
+  cp_async_16(data, dynamic_shared<float>(), true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+__device__ float table[4] = {1, 2, 3, 4};
+
+__global__ void any_source_kernel(const float* data, bool valid, float* out) {
+  __shared__ __align__(16) float tile[4];
+  cp_async_16(tile, data ? data : table, valid);
+  cp_async_commit();
+  cp_async_wait<0>();
+  *out = tile[2];
+}
+
+TEST_CASE("cp.async: from global memory to shared memory") {
+  const Device<float> data(32);
+  alignas(16) float of_host[4] = {};
+  const Shape shape{.grid = 1, .block = 1, .shared_bytes = 128};
+  CHECK(contains(report_of(swapped_kernel, shape, data),
+                 "cp.async of 16 bytes whose shared address is not in shared memory in kernel "));
+  const float* host = of_host;
+  CHECK(contains(report_of(any_source_kernel, shape, host, true, data),
+                 "cp.async of 16 bytes whose global address is not in global memory in kernel "));
+  launch(any_source_kernel, shape, nullptr, host, false, data);  // reads nothing
+  launch(any_source_kernel, shape, nullptr, nullptr, true, data);
+  CHECK(data.read()[0] == 3);
+}
+
+enum class Row { shared, global, lanes_ended };
+
+template <Row row>
+__global__ void matrices_kernel(float* data) {
+  if (row == Row::lanes_ended && threadIdx.x >= 16) return;
+  auto* shared = dynamic_shared<float>();
+  std::uint32_t result[4];
+  ldmatrix_x4(result, (row == Row::global ? data : shared) + 4 * threadIdx.x);
+}
+
+__global__ void mma_kernel() {
+  if (threadIdx.x == 31) return;
+  float d[4] = {};
+  const std::uint32_t a[4] = {}, b[2] = {};
+  mma_m16n8k8_tf32(d, a, b);
+}
+
+TEST_CASE("tensor cores: matrices from shared memory, by whole warps") {
+  const Device<float> data(128);
+  const Shape shape{.grid = 1, .block = 32, .shared_bytes = 512};
+  launch(matrices_kernel<Row::shared>, shape, nullptr, data);
+  CHECK(contains(report_of(matrices_kernel<Row::global>, shape, data),
+                 "ldmatrix of a row that is not in shared memory in kernel "));
+  CHECK(contains(report_of(matrices_kernel<Row::lanes_ended>, shape, data),
+                 "ldmatrix, and a lane has ended in kernel "));
+  CHECK(
+      contains(report_of(mma_kernel, shape), "mma.m16n8k8.tf32, and a lane has ended in kernel "));
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ TEST_CASE("deadlock: a call that may wait for the device, while a stream waits f
       {"cudaHostAlloc", [&] { return cudaMallocHost(&memory, 8); }},
       {"cudaHostRegister",
        [&] { return cudaHostRegister(pageable.data(), pageable.size(), cudaHostRegisterDefault); }},
+      {"cudaMalloc", [&] { return cudaMalloc(&memory, 8); }},
+      {"cudaMemset", [&] { return cudaMemset(spare, 0, 4); }},
       {"cudaStreamCreate", [&] { return cudaStreamCreate(&stream); }},
       {"cudaDeviceEnablePeerAccess", [&] { return cudaDeviceEnablePeerAccess(3, 0); }},
       {"cudaFree", [&] { return cudaFree(spare); }},

@@ -210,30 +210,39 @@ TEST_CASE("tensor maps: what the driver refuses") {
                                       cudaEnableDefault));
   const auto encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
   const Device<float> data(1024);
+  char* const bytes = reinterpret_cast<char*>(static_cast<float*>(data));
+  alignas(16) static char of_host[40 * 16 * 4];
   struct Box {
+    char* memory;
     std::size_t offset = 0;  // of the matrix in memory, in bytes
     cuuint64_t columns = 40, rows = 16, stride = 160;
     cuuint32_t width = 32, height = 16;
+    std::size_t map_offset = 0;
   };
   const auto result = [&](const Box& box) {
     const cuuint64_t sizes[] = {box.columns, box.rows}, strides[] = {box.stride};
     const cuuint32_t boxes[] = {box.width, box.height}, ones[] = {1, 1};
-    CUtensorMap map;
-    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2,
-                  reinterpret_cast<char*>(static_cast<float*>(data)) + box.offset, sizes, strides,
+    alignas(64) char maps[2 * sizeof(CUtensorMap)];
+    return encode(reinterpret_cast<CUtensorMap*>(maps + box.map_offset),
+                  CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, box.memory + box.offset, sizes, strides,
                   boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
-  CHECK(result({}) == CUDA_SUCCESS);
-  CHECK(result({.offset = 16}) == CUDA_SUCCESS);
-  CHECK(result({.offset = 8}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(result({.stride = 168}) == CUDA_ERROR_INVALID_VALUE);  // no multiple of 16
-  CHECK(result({.stride = 144}) == CUDA_ERROR_INVALID_VALUE);  // less than a row
-  CHECK(result({.columns = 0}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(result({.width = 33}) == CUDA_ERROR_INVALID_VALUE);  // more than the swizzle's 128 bytes
-  CHECK(result({.width = 3}) == CUDA_ERROR_INVALID_VALUE);   // no multiple of 16 bytes
-  CHECK(result({.height = 257}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(result({.height = 256}) == CUDA_SUCCESS);
+  CHECK(result({bytes}) == CUDA_SUCCESS);
+  CHECK(result({.memory = bytes, .offset = 16}) == CUDA_SUCCESS);
+  CHECK(result({.memory = bytes, .offset = 8}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .stride = 168}) == CUDA_ERROR_INVALID_VALUE);  // no multiple of 16
+  CHECK(result({.memory = bytes, .stride = 144}) == CUDA_ERROR_INVALID_VALUE);  // less than a row
+  CHECK(result({.memory = bytes, .columns = 0}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .width = 33}) ==
+        CUDA_ERROR_INVALID_VALUE);  // more than the swizzle's 128 bytes
+  CHECK(result({.memory = bytes, .width = 3}) ==
+        CUDA_ERROR_INVALID_VALUE);  // no multiple of 16 bytes
+  CHECK(result({.memory = bytes, .height = 257}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .height = 256}) == CUDA_SUCCESS);
+  CHECK(result({.memory = bytes, .rows = 26}) == CUDA_ERROR_INVALID_VALUE);  // beyond its end
+  CHECK(result({.memory = of_host}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .map_offset = 16}) == CUDA_ERROR_INVALID_VALUE);
 }
 
 /// Warpgroup 0 gives registers; each thread of the others takes.
@@ -260,6 +269,16 @@ TEST_CASE("registers: as many are taken as were given, of 65536 in a block") {
                  "setmaxnreg.dec to 176 registers of a thread that has 168"));
   CHECK(contains(report_of(registers_kernel<40, 160>, shape),
                  "setmaxnreg.inc to 160 registers of a thread that has 168"));
+}
+
+__global__ void partial_warp_kernel() {
+  if (threadIdx.x % 2) hopper::give_registers<40>();
+}
+
+TEST_CASE("registers: a whole warp gives or takes them") {
+  const Settings settings(hopper());
+  CHECK(contains(report_of(partial_warp_kernel, {.grid = 1, .block = 128}),
+                 "setmaxnreg.dec, and a lane has ended in kernel "));
 }
 
 TEST_CASE("barriers in shared memory: what never comes is a deadlock") {

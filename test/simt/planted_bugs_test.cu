@@ -196,6 +196,31 @@ TEST_CASE("in late mode the error comes with the call that waits, and nothing ru
   }
 }
 
+TEST_CASE("a broken device: calls of another device that use what is its fail") {
+  const Device<int> data(8);
+  Event event, never(cudaEventDefault);
+  Stream stream;
+  const Settings settings(config());
+  ok(cudaEventRecord(event, stream));
+  CHECK(try_launch(mixed_kernel, {.block = 4}, stream, data) == cudaErrorLaunchFailure);
+  ok(cudaSetDevice(1));
+  {
+    Stream other;
+    const Device<int> there(8);
+    std::vector<int> host(8);
+    CHECK(cudaEventQuery(event) == cudaErrorLaunchFailure);
+    CHECK(cudaEventQuery(never) == cudaErrorLaunchFailure);
+    CHECK(cudaEventSynchronize(event) == cudaErrorLaunchFailure);
+    CHECK(cudaStreamWaitEvent(other, event) == cudaErrorLaunchFailure);
+    CHECK(cudaMemcpyAsync(there, data, 32, cudaMemcpyDefault, other) == cudaErrorLaunchFailure);
+    CHECK(cudaMemcpyAsync(data, there, 32, cudaMemcpyDefault, other) == cudaErrorLaunchFailure);
+    CHECK(cudaMemcpy(host.data(), data, 32, cudaMemcpyDefault) == cudaErrorLaunchFailure);
+    CHECK(cudaMemsetAsync(data, 0, 32, other) == cudaErrorLaunchFailure);
+    ok(cudaStreamSynchronize(other));  // its own device is sound
+  }
+  ok(cudaSetDevice(0));
+}
+
 // ---- shown by a result --------------------------------------------------------------------------
 
 template <bool with_barrier>

@@ -106,6 +106,40 @@ class Event {
   cudaEvent_t handle_ = nullptr;
 };
 
+/// A graph and its executable form.
+class Graph {
+ public:
+  explicit Graph(cudaGraph_t graph, unsigned long long flags = 0) : graph_(graph) {
+    ok(cudaGraphInstantiate(&exec_, graph, flags));
+  }
+  ~Graph() {
+    (void)cudaGraphExecDestroy(exec_);
+    (void)cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  cudaError_t launch(cudaStream_t stream) const { return cudaGraphLaunch(exec_, stream); }
+  std::size_t size() const {
+    std::size_t count = 0;
+    ok(cudaGraphGetNodes(graph_, nullptr, &count));
+    return count;
+  }
+
+ private:
+  cudaGraph_t graph_;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+/// What `body` enqueues in the stream.
+template <class Body>
+cudaGraph_t capture(cudaStream_t stream, Body body) {
+  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  body();
+  cudaGraph_t graph = nullptr;
+  ok(cudaStreamEndCapture(stream, &graph));
+  return graph;
+}
+
 /// The simulator's settings while it lives. Errors, sticky ones too, end with it.
 class Settings {
  public:
