@@ -26,6 +26,7 @@ Executor& executor() {
 
 std::string Executor::run(const GridRun& run) {
   prepare(run);
+  const CrashReports crashes(run.kernel->name.c_str());
   const std::uint64_t clusters =
       std::uint64_t{run.grid.x} * run.grid.y * run.grid.z / blocks_.size();
   // In random order: cluster (first + i * step) mod clusters, a permutation if step and clusters

@@ -25,22 +25,25 @@ bool orders_memory(const char* name) {
 
 }  // namespace
 
-BarrierCounts Executor::barrier(const char* name, bool predicate) {
+BarrierCounts Executor::barrier(const char* name, bool predicate, const void* caller) {
   const int first = rank() * block_threads_;
-  return meet(blocks_[rank()].barrier, first, first + block_threads_, name, predicate);
+  return meet(blocks_[rank()].barrier, first, first + block_threads_, name, predicate, caller);
 }
 
-void Executor::cluster_barrier() { meet(cluster_barrier_, 0, count_, "barrier.cluster", false); }
+void Executor::cluster_barrier() {
+  meet(cluster_barrier_, 0, count_, "barrier.cluster", false, nullptr);
+}
 
 /// Waits for all of the threads [first, end), of which this is one.
-BarrierCounts Executor::meet(Meeting& meeting, int first, int end, const char* name,
-                             bool predicate) {
-  if (meeting.waiting == 0) meeting.name = name;
+BarrierCounts Executor::meet(Meeting& meeting, int first, int end, const char* name, bool predicate,
+                             const void* caller) {
+  if (meeting.waiting == 0) meeting.name = name, meeting.caller = caller;
   Waiting& self = threads_[current_];
   self.name = name;
   if (!same_name(name, meeting.name))
     fail_thread(std::string("divergent barrier: ") + name +
                 ", while other threads of the block wait at " + meeting.name);
+  races::same_barrier(caller, meeting.caller);
   meeting.predicates += predicate;
   if (++meeting.waiting == end - first) {
     meeting.counts = {end - first, std::exchange(meeting.predicates, 0)};
@@ -126,7 +129,7 @@ void Executor::complete_rendezvous(int warp, unsigned mask) {
 // ---- what kernels call (include/simt/warp.h, cluster.h) ----------------------------------------
 
 BarrierCounts block_barrier(const char* name, bool predicate) {
-  return executor().barrier(name, predicate);
+  return executor().barrier(name, predicate, __builtin_return_address(0));
 }
 
 void cluster_barrier() { executor().cluster_barrier(); }

@@ -22,6 +22,7 @@ struct Meeting {
   int waiting = 0;
   int predicates = 0;
   const char* name = nullptr;
+  const void* caller = nullptr;  ///< of the first thread
   BarrierCounts counts{};  ///< of the latest; each thread reads it before the next is complete
 };
 
@@ -48,7 +49,7 @@ class Executor {
   std::string run(const GridRun& run);
 
   // Called by the thread that runs.
-  BarrierCounts barrier(const char* name, bool predicate);
+  BarrierCounts barrier(const char* name, bool predicate, const void* caller);
   void cluster_barrier();
   void rendezvous(const char* name, unsigned mask, const void* mine, void* result, AnyFunction all,
                   Complete complete);
@@ -85,7 +86,8 @@ class Executor {
   void leave(Fiber& from);
   void block_this_thread();
   void finish(int thread);
-  BarrierCounts meet(Meeting& meeting, int first, int end, const char* name, bool predicate);
+  BarrierCounts meet(Meeting& meeting, int first, int end, const char* name, bool predicate,
+                     const void* caller);
   void complete_rendezvous(int warp, unsigned mask);
   Fiber* fresh_fiber();
   void report_deadlock();

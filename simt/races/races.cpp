@@ -1,6 +1,7 @@
 #include "lockstep/simt/races/races.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,16 @@ class Watcher {
     executor().abandon("an address that is not a multiple of " + std::to_string(alignment) +
                        " in kernel " + run_->kernel->name + ", by " +
                        thread_name(by_this_thread(Kind::read, nullptr)) + "\n  at " + line);
+  }
+
+  void same_barrier(const void* caller, const void* other) {
+    if (caller == other || !report_.empty() || !merged_.insert({caller, other}).second) return;
+    const std::string here = source_line(caller), there = source_line(other);
+    if (here == there) return;
+    merged_.erase({caller, other});
+    report_ = "two barriers at once in kernel " + run_->kernel->name + ": " +
+              thread_name(by_this_thread(Kind::read, caller)) + " waits\n  at " + here +
+              "\n  and others of its block\n  at " + there;
   }
 
   Clocks::Copy copy_begins(std::uintptr_t address, std::size_t bytes, const void* barrier,
@@ -209,6 +220,7 @@ class Watcher {
   Shadow shared_shadow_, global_shadow_;
   Clocks clocks_;
   std::string report_;
+  std::set<std::pair<const void*, const void*>> merged_;  ///< barriers of one line
 };
 
 Watcher& watcher() {
@@ -256,6 +268,13 @@ void meet_in_warp(int warp, unsigned threads) {
   for (int lane = 0; lane < 32; ++lane)
     if (threads >> lane & 1u) met.push_back(warp * 32 + lane);
   watcher().clocks().meet(met);
+}
+
+void same_barrier(const void* caller, const void* other) {
+  if (!in_kernel) return;
+  in_kernel = false;
+  watcher().same_barrier(caller, other);
+  in_kernel = true;
 }
 
 void arrive(const void* barrier) { watcher().clocks().arrive(executor().current(), barrier); }

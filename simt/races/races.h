@@ -62,6 +62,10 @@ void arrive(const void* barrier);
 void complete(const void* barrier);
 void wait(const void* barrier);
 
+/// The running thread comes to the block's barrier at `caller`, others wait at `other`: a report if
+/// these are two lines of the sources. (The compiler may make several places of one.)
+void same_barrier(const void* caller, const void* other);
+
 // ---- accesses ----------------------------------------------------------------------------------
 
 /// `atomic` reads and writes. Accesses of volatile variables are atomics that order nothing, too

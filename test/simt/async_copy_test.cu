@@ -1,5 +1,5 @@
-/// cp.async: a copy is there when it was waited for, and not before; and where it may lie, and the
-/// matrices of tensor cores.
+/// cp.async: a copy is there when it was waited for, and not before. Where may lie what it copies,
+/// the matrices of tensor cores, and in a build that watches whatever a kernel accesses.
 
 #include <device_intrinsics.h>
 
@@ -124,6 +124,58 @@ TEST_CASE("tensor cores: matrices from shared memory, by whole warps") {
   CHECK(
       contains(report_of(mma_kernel, shape), "mma.m16n8k8.tf32, and a lane has ended in kernel "));
 }
+
+#ifdef LOCKSTEP_RACES  // the build watches
+
+__global__ void reading_kernel(const int* in, int* out) { *out = *in; }
+
+struct Argument {
+  int values[64];
+};
+__device__ int numbers[2] = {3, 4};
+
+__global__ void argument_kernel(Argument argument, int* out) {
+  out[threadIdx.x] = argument.values[threadIdx.x + 1] + numbers[1];
+}
+
+TEST_CASE("races: a kernel reaches its device's memory, and what the host has given to devices") {
+  const Device<int> in(std::vector<int>{1}), out(2);
+  auto* of_host = new int[2]{1, 2};
+  const int* data = of_host;
+  const std::string report = found_in(reading_kernel, {}, data, out);
+  INFO(report);
+  CHECK(contains(report, "an access to 4 bytes of the host's memory"));
+  CHECK(contains(found_in(reading_kernel, {}, in, of_host), "of the host's memory"));
+  ok(cudaHostRegister(of_host, 2 * sizeof(int), cudaHostRegisterDefault));
+  CHECK(found_in(reading_kernel, {}, data, out) == "");
+  ok(cudaHostUnregister(of_host));
+  delete[] of_host;
+  CHECK(found_in(argument_kernel, {.block = 2}, Argument{{7, 8, 9}}, out) == "");
+
+  ok(cudaSetDevice(5));
+  {
+    const Device<int> here(1);
+    CHECK(
+        contains(found_in(reading_kernel, {}, in, here), "another device's memory, without peer"));
+    ok(cudaDeviceEnablePeerAccess(0, 0));
+    CHECK(found_in(reading_kernel, {}, in, here) == "");
+  }
+  ok(cudaSetDevice(0));
+}
+
+__global__ void scalar_kernel(const char* data, int offset, unsigned* out) {
+  *out = *reinterpret_cast<const unsigned*>(data + 2) + static_cast<unsigned>(offset);
+}
+
+TEST_CASE("races: a scalar at a constant offset is aligned, too") {
+  const Device<char> data(std::vector<char>(16));
+  const Device<unsigned> out(1);
+  CHECK(found_in(scalar_kernel, {}, data + 2, 0, out) == "");
+  CHECK(contains(found_in(scalar_kernel, {}, data, 0, out),
+                 "an address that is not a multiple of 4 in kernel "));
+}
+
+#endif
 
 }  // namespace
 }  // namespace simt::test

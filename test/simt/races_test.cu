@@ -8,25 +8,6 @@
 namespace simt::test {
 namespace {
 
-/// Launches the kernel in each of five orders. Either every order reports something, or none does.
-/// Returns the first order's report.
-template <class... Formal, class... Actual>
-std::string found_in(void (*kernel)(Formal...), const Shape& shape, const Actual&... arguments) {
-  std::string found;
-  bool first = true;
-  for (Config config : every_order()) {
-    config.races = true;
-    const Settings settings(config);
-    const bool failed = try_launch(kernel, shape, nullptr, arguments...) != cudaSuccess;
-    const std::string report = failed ? cudaGetErrorString(cudaErrorLaunchFailure) : "";
-    reset();
-    if (first) found = report;
-    first = false;
-    CHECK(report.empty() == found.empty());
-  }
-  return found;
-}
-
 std::string line(int number) { return "races_test.cu:" + std::to_string(number) + "\n"; }
 
 // ---- the threads of a block ---------------------------------------------------------------------
@@ -62,6 +43,24 @@ TEST_CASE("races: a barrier orders what is before and after it, and so does __sy
   }
   CHECK(found_in(reverse_kernel<Meet::barrier>, shape, out) == "");
   CHECK(found_in(reverse_kernel<Meet::warp>, shape, out) == "");
+}
+
+__global__ void two_barriers_kernel(float* out) {
+  if (threadIdx.x % 2) {
+    __syncthreads();
+    out[threadIdx.x] = 1;
+  } else {
+    __syncthreads();
+    out[threadIdx.x] = 2;
+  }
+}
+
+TEST_CASE("races: two barriers at once, in two branches") {
+  const Device<float> out(32);
+  const std::string report = found_in(two_barriers_kernel, {.block = 32}, out);
+  INFO(report);
+  CHECK(contains(report, "two barriers at once in kernel "));
+  CHECK(contains(report, " waits\n  at "));
 }
 
 /// Sums of neighbours, round after round, in one tile or in two that take turns.
@@ -328,53 +327,6 @@ TEST_CASE("races: memory that the pool gives again is new") {
     CHECK(found_in(double_kernel, {.block = 32}, data, out) == "");
     ok(cudaFreeAsync(data, nullptr));
   }
-}
-
-// ---- what a kernel cannot reach -----------------------------------------------------------------
-
-struct Argument {
-  int values[64];
-};
-__device__ int table[2] = {3, 4};
-
-__global__ void argument_kernel(Argument argument, int* out) {
-  out[threadIdx.x] = argument.values[threadIdx.x + 1] + table[1];
-}
-
-TEST_CASE("races: a kernel reaches its device's memory, and what the host has given to devices") {
-  const Device<int> in(std::vector<int>{1}), out(2);
-  auto* of_host = new int[2]{1, 2};
-  const int* data = of_host;
-  const std::string report = found_in(copy_kernel, {}, data, out);
-  INFO(report);
-  CHECK(contains(report, "an access to 4 bytes of the host's memory"));
-  CHECK(contains(found_in(copy_kernel, {}, in, of_host), "of the host's memory"));
-  ok(cudaHostRegister(of_host, 2 * sizeof(int), cudaHostRegisterDefault));
-  CHECK(found_in(copy_kernel, {}, data, out) == "");
-  ok(cudaHostUnregister(of_host));
-  delete[] of_host;
-  CHECK(found_in(argument_kernel, {.block = 2}, Argument{{7, 8, 9}}, out) == "");
-
-  ok(cudaSetDevice(5));
-  {
-    const Device<int> here(1);
-    CHECK(contains(found_in(copy_kernel, {}, in, here), "another device's memory, without peer"));
-    ok(cudaDeviceEnablePeerAccess(0, 0));
-    CHECK(found_in(copy_kernel, {}, in, here) == "");
-  }
-  ok(cudaSetDevice(0));
-}
-
-__global__ void scalar_kernel(const char* data, int offset, unsigned* out) {
-  *out = *reinterpret_cast<const unsigned*>(data + 2) + static_cast<unsigned>(offset);
-}
-
-TEST_CASE("races: a scalar at a constant offset is aligned, too") {
-  const Device<char> data(std::vector<char>(16));
-  const Device<unsigned> out(1);
-  CHECK(found_in(scalar_kernel, {}, data + 2, 0, out) == "");
-  CHECK(contains(found_in(scalar_kernel, {}, data, 0, out),
-                 "an address that is not a multiple of 4 in kernel "));
 }
 
 TEST_CASE("races: a program may ask not to be told") {

@@ -205,6 +205,25 @@ std::string report_of(void (*kernel)(Formal...), const Shape& shape, const Actua
   return report;
 }
 
+/// Launches the kernel in each of five orders. Either every order reports something, or none does.
+/// Returns the first order's report.
+template <class... Formal, class... Actual>
+std::string found_in(void (*kernel)(Formal...), const Shape& shape, const Actual&... arguments) {
+  std::string found;
+  bool first = true;
+  for (Config config : every_order()) {
+    config.races = true;
+    const Settings settings(config);
+    const bool failed = try_launch(kernel, shape, nullptr, arguments...) != cudaSuccess;
+    const std::string report = failed ? cudaGetErrorString(cudaErrorLaunchFailure) : "";
+    reset();
+    if (first) found = report;
+    first = false;
+    CHECK(report.empty() == found.empty());
+  }
+  return found;
+}
+
 struct Ended {
   bool succeeded;
   std::string output;
