@@ -16,10 +16,11 @@ namespace simt::detail {
 namespace {
 
 void check_address(const void* address, std::size_t bytes, const char* space, bool inside) {
-  const std::string copy = "cp.async of " + std::to_string(bytes) + " bytes ";
-  if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
-    fail_thread(copy + "at a " + space + " address that is not a multiple of that");
-  if (!inside) fail_thread(copy + "whose " + space + " address is not in " + space + " memory");
+  const bool aligned = reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+  if (aligned && inside) return;
+  fail_thread("cp.async of " + std::to_string(bytes) + " bytes " +
+              (aligned ? std::string("whose ") + space + " address is not in " + space + " memory"
+                       : std::string("at a ") + space + " address that is not a multiple of that"));
 }
 
 /// Of one thread.
