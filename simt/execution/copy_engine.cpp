@@ -72,6 +72,12 @@ void copy(const Matrix& matrix, std::int64_t inner, std::int64_t outer, std::byt
     }
 }
 
+/// All of it is memory that the runtime knows.
+bool is_global_memory(const void* data, std::size_t bytes) {
+  const std::lock_guard lock(Runtime::get().mutex);
+  return Allocation::holding(data, bytes) != nullptr;
+}
+
 }  // namespace
 
 std::uint32_t shared_address(const void* shared) {
@@ -138,6 +144,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
       return CUDA_ERROR_INVALID_VALUE;
   if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0 || strides[0] % 16 != 0 ||
       strides[0] >= most_stride || strides[0] < sizes[0] * bytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_global_memory(data, (sizes[1] - 1) * strides[0] + sizes[0] * bytes))
     return CUDA_ERROR_INVALID_VALUE;
   const std::uint32_t box_row = box[0] * bytes;
   if (box_row % 16 != 0 || box_row > 128) return CUDA_ERROR_INVALID_VALUE;

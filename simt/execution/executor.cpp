@@ -11,6 +11,7 @@
 
 #include "lockstep/simt/execution/running_blocks.h"
 #include "lockstep/simt/include/simt/language.h"
+#include "lockstep/simt/include/simt/warpgroup.h"
 #include "lockstep/simt/races/races.h"
 
 uint3 threadIdx, blockIdx;
@@ -25,6 +26,7 @@ Executor& executor() {
 
 std::string Executor::run(const GridRun& run) {
   prepare(run);
+  const CrashReports crashes(run.kernel->name.c_str());
   const std::uint64_t clusters =
       std::uint64_t{run.grid.x} * run.grid.y * run.grid.z / blocks_.size();
   // In random order: cluster (first + i * step) mod clusters, a permutation if step and clusters
@@ -133,7 +135,8 @@ void Executor::run_threads() {
     const int thread = current_;
     Fiber* self = threads_[thread].fiber;
     try {
-      (*run_->thread_body)();
+      run_->call->run(run_->call->arguments.get());
+      end_products();
     } catch (const Failure& failure) {
       fault_ = thread_report({*run_, threads_, indices_}, thread, failure.what);
       break;
@@ -198,6 +201,11 @@ void Executor::leave(Fiber& from) {
   Waiting& thread = threads_[current_];
   if (!thread.fiber) thread.fiber = fresh_fiber();
   from.switch_to(*thread.fiber);
+}
+
+bool Executor::on_a_stack(const void* data) const {
+  return std::any_of(fibers_.begin(), fibers_.end(),
+                     [data](const auto& fiber) { return fiber->holds(data); });
 }
 
 Fiber* Executor::fresh_fiber() {

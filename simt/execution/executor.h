@@ -2,10 +2,10 @@
 /// Runs one kernel launch to its end: block by block (or cluster by cluster), thread by thread.
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "lockstep/simt/execution/symbols.h"
+#include "lockstep/simt/include/simt/launch.h"
 #include "lockstep/simt/include/simt/vector_types.h"
 #include "lockstep/simt/simt.h"
 
@@ -15,7 +15,8 @@ struct GridRun {
   dim3 grid, block, cluster;
   std::size_t shared_bytes;  ///< dynamic
   const KernelInfo* kernel;
-  const std::function<void()>* thread_body;
+  const KernelCall* call;
+  int device;
   Order order;
   std::uint64_t seed;  ///< of Order::random
 };

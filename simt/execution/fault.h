@@ -45,4 +45,14 @@ std::string kernel_report(const BlockState& block, const std::string& what);
 
 std::string hexadecimal(unsigned mask);
 
+/// While it lives, a signal that ends the process in this host thread first prints where the kernel
+/// was, unless the program has a handler of its own, as AddressSanitizer does.
+class CrashReports {
+ public:
+  explicit CrashReports(const char* kernel);  ///< its name, which outlives this
+  ~CrashReports();
+  CrashReports(const CrashReports&) = delete;
+  CrashReports& operator=(const CrashReports&) = delete;
+};
+
 }  // namespace simt::detail

@@ -36,14 +36,19 @@ dim3 cluster_of(const cudaLaunchConfig_t& config) {
   return cluster;
 }
 
+/// The running thread's device's.
+KernelSettings& settings_of(Runtime& runtime, const void* kernel) {
+  return runtime.device(Runtime::current_device()).kernels[kernel];
+}
+
 /// Beyond what CUDA asks for: blocks of a cluster are whole warps, few enough to be threads of one
 /// set, and keep nothing in static shared memory, of which there is one in the process.
 void check_cluster(const cudaLaunchConfig_t& config, dim3 cluster, const KernelInfo& kernel,
-                   int capability) {
+                   const KernelSettings& settings, int capability) {
   const dim3 grid = config.gridDim;
   const std::uint64_t blocks = volume(cluster), threads = volume(config.blockDim);
   const unsigned most =
-      kernel.non_portable_clusters ? limits::cluster_opt_in : limits::cluster_blocks;
+      settings.non_portable_clusters ? limits::cluster_opt_in : limits::cluster_blocks;
   require(blocks >= 1 && blocks <= most, cudaErrorInvalidClusterSize);
   require(grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0,
           cudaErrorInvalidClusterSize);
@@ -53,10 +58,11 @@ void check_cluster(const cudaLaunchConfig_t& config, dim3 cluster, const KernelI
   require(kernel.shared_bytes == 0, cudaErrorNotSupported);
 }
 
-void check_shared_memory(const KernelInfo& kernel, std::size_t dynamic) {
-  const bool opted_in = kernel.dynamic_shared_limit > limits::shared_unasked;
+void check_shared_memory(const KernelInfo& kernel, const KernelSettings& settings,
+                         std::size_t dynamic) {
+  const bool opted_in = settings.dynamic_shared_limit > limits::shared_unasked;
   const std::size_t limit =
-      opted_in ? kernel.dynamic_shared_limit
+      opted_in ? settings.dynamic_shared_limit
                : limits::shared_unasked - std::min(kernel.shared_bytes, limits::shared_unasked);
   require(dynamic <= limit, cudaErrorInvalidValue);
 }
@@ -73,40 +79,39 @@ void run_kernel(Runtime& runtime, int device, const GridRun& run) {
 
 /// A kernel is loaded when it is first asked for: on a GPU, that may wait for all of its work.
 void load(Runtime& runtime, const void* kernel, const KernelInfo& info) {
-  std::set<const void*>& loaded = runtime.device(Runtime::current_device()).loaded;
-  if (!runtime.config.lazy_loading || loaded.contains(kernel)) return;
+  bool& loaded = settings_of(runtime, kernel).loaded;
+  if (!runtime.config.lazy_loading || loaded) return;
   runtime.may_synchronize(("the loading of " + info.name).c_str(), Runtime::Source::documented);
-  loaded.insert(kernel);
+  loaded = true;
 }
 
 }  // namespace
 
-cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
-                   std::function<void()> thread) {
+cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel, KernelCall call) {
   return call_runtime([&](Runtime& runtime) {
     require(config != nullptr, cudaErrorInvalidValue);
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
     const dim3 cluster = cluster_of(*config);
     check_shape(*config);
     const KernelInfo& info = kernel_info(kernel);
-    check_cluster(*config, cluster, info, runtime.config.capability);
-    check_shared_memory(info, config->dynamicSmemBytes);
+    const KernelSettings& settings = settings_of(runtime, kernel);
+    check_cluster(*config, cluster, info, settings, runtime.config.capability);
+    check_shared_memory(info, settings, config->dynamicSmemBytes);
     Stream& stream = runtime.stream(config->stream);
     require(stream.device == Runtime::current_device(), cudaErrorInvalidResourceHandle);
 
     load(runtime, kernel, info);
     const std::uint64_t number = ++runtime.device(stream.device).launches;
-    submit(
-        runtime, stream, cudaGraphNodeTypeKernel,
-        [&runtime, &info, thread = std::move(thread), device = stream.device,
-         grid = config->gridDim, block = config->blockDim, cluster,
-         shared = config->dynamicSmemBytes, number] {
-          // Each launch of each device has its own seed, whatever other ranks do.
-          const Config& settings = runtime.config;
-          Random seeds(settings.order_seed + (static_cast<std::uint64_t>(device) << 48) + number);
-          run_kernel(runtime, device,
-                     {grid, block, cluster, shared, &info, &thread, settings.order, seeds.next()});
-        });
+    submit(runtime, stream, cudaGraphNodeTypeKernel,
+           [&runtime, &info, call = std::move(call), device = stream.device, grid = config->gridDim,
+            block = config->blockDim, cluster, shared = config->dynamicSmemBytes, number] {
+             // Each launch of each device has its own seed, whatever other ranks do.
+             const Config& asked = runtime.config;
+             Random seeds(asked.order_seed + (static_cast<std::uint64_t>(device) << 48) + number);
+             run_kernel(
+                 runtime, device,
+                 {grid, block, cluster, shared, &info, &call, device, asked.order, seeds.next()});
+           });
   });
 }
 
@@ -122,16 +127,17 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
     require(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize ||
                 attribute == cudaFuncAttributeNonPortableClusterSizeAllowed,
             cudaErrorInvalidValue);
-    KernelInfo& info = kernel_info(kernel);
+    const KernelInfo& info = kernel_info(kernel);
     load(runtime, kernel, info);
+    KernelSettings& settings = settings_of(runtime, kernel);
     if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
-      info.non_portable_clusters = value != 0;
+      settings.non_portable_clusters = value != 0;
       return;
     }
     require(
         value >= 0 && static_cast<std::size_t>(value) + info.shared_bytes <= limits::shared_opt_in,
         cudaErrorInvalidValue);
-    info.dynamic_shared_limit = static_cast<std::size_t>(value);
+    settings.dynamic_shared_limit = static_cast<std::size_t>(value);
   });
 }
 
@@ -144,7 +150,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
     *attributes = {};
     attributes->sharedSizeBytes = info.shared_bytes;
     attributes->maxThreadsPerBlock = static_cast<int>(limits::block_threads);
-    attributes->maxDynamicSharedSizeBytes = static_cast<int>(info.dynamic_shared_limit);
+    attributes->maxDynamicSharedSizeBytes =
+        static_cast<int>(settings_of(runtime, kernel).dynamic_shared_limit);
     attributes->binaryVersion = runtime.config.capability;
     attributes->ptxVersion = attributes->binaryVersion;
   });

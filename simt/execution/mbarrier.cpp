@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstring>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,9 +59,10 @@ bool is_barrier(State state) { return state.mark == 1 || state.mark == 2; }
 /// Barriers that were initialized in this cluster of blocks, and by which of its threads.
 struct Initialized {
   std::uint64_t cluster = 0;
-  std::vector<std::pair<unsigned, void*>> barriers;
+  std::set<const void*> all{};
+  std::vector<std::pair<unsigned, void*>> unfenced{};
 };
-Initialized unfenced;
+Initialized initialized;
 
 std::string describe(const void* barrier) {
   const State state = load(barrier);
@@ -102,14 +104,16 @@ void mbarrier_init(void* barrier, std::uint32_t arrivals) {
   if (shared_address(barrier) % sizeof(State) != 0)
     fail_thread("mbarrier.init of a barrier that is not aligned to 8 bytes");
   races::access(barrier, sizeof(State), races::Kind::write, __builtin_return_address(0));
+  if (initialized.cluster != clusters_begun()) initialized = {.cluster = clusters_begun()};
+  if (!initialized.all.insert(barrier).second)
+    fail_thread("mbarrier.init of a barrier that was initialized before");
+  initialized.unfenced.emplace_back(linear_thread(), barrier);
   store(barrier, {.parity = 0, .expected = arrivals, .missing = arrivals, .bytes = 0, .mark = 1});
-  if (unfenced.cluster != clusters_begun()) unfenced = {clusters_begun(), {}};
-  unfenced.barriers.emplace_back(linear_thread(), barrier);
 }
 
 void mbarrier_fence_init() {
-  if (unfenced.cluster != clusters_begun()) return;
-  std::erase_if(unfenced.barriers, [](const auto& one) {
+  if (initialized.cluster != clusters_begun()) return;
+  std::erase_if(initialized.unfenced, [](const auto& one) {
     if (one.first != linear_thread()) return false;
     State state = load(one.second);
     state.mark = 2;
@@ -135,6 +139,8 @@ void mbarrier_arrive(unsigned rank, const void* barrier, std::uint32_t bytes) {
 
 void mbarrier_wait(const void* barrier, std::uint32_t parity) {
   const std::byte* here = mbarrier_in(cluster_rank(), barrier, "mbarrier.try_wait");
+  if (parity > 1)
+    fail_thread("mbarrier.try_wait with parity " + std::to_string(parity) + ": it is 0 or 1");
   races::access(here, sizeof(State), races::Kind::atomic_read, __builtin_return_address(0));
   while (load(here).parity == parity)
     wait_for(parity ? "mbarrier.try_wait with parity 1" : "mbarrier.try_wait with parity 0", here,

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/simt/execution/memory_spaces.h"
 #include "lockstep/simt/execution/running_blocks.h"
-#include "lockstep/simt/include/simt/async_copy.h"
 #include "lockstep/simt/include/simt/atomics.h"
 #include "lockstep/simt/races/races.h"
 
@@ -25,22 +25,25 @@ bool orders_memory(const char* name) {
 
 }  // namespace
 
-BarrierCounts Executor::barrier(const char* name, bool predicate) {
+BarrierCounts Executor::barrier(const char* name, bool predicate, const void* caller) {
   const int first = rank() * block_threads_;
-  return meet(blocks_[rank()].barrier, first, first + block_threads_, name, predicate);
+  return meet(blocks_[rank()].barrier, first, first + block_threads_, name, predicate, caller);
 }
 
-void Executor::cluster_barrier() { meet(cluster_barrier_, 0, count_, "barrier.cluster", false); }
+void Executor::cluster_barrier() {
+  meet(cluster_barrier_, 0, count_, "barrier.cluster", false, nullptr);
+}
 
 /// Waits for all of the threads [first, end), of which this is one.
-BarrierCounts Executor::meet(Meeting& meeting, int first, int end, const char* name,
-                             bool predicate) {
-  if (meeting.waiting == 0) meeting.name = name;
+BarrierCounts Executor::meet(Meeting& meeting, int first, int end, const char* name, bool predicate,
+                             const void* caller) {
+  if (meeting.waiting == 0) meeting.name = name, meeting.caller = caller;
   Waiting& self = threads_[current_];
   self.name = name;
   if (!same_name(name, meeting.name))
     fail_thread(std::string("divergent barrier: ") + name +
                 ", while other threads of the block wait at " + meeting.name);
+  races::same_barrier(caller, meeting.caller);
   meeting.predicates += predicate;
   if (++meeting.waiting == end - first) {
     meeting.counts = {end - first, std::exchange(meeting.predicates, 0)};
@@ -126,7 +129,7 @@ void Executor::complete_rendezvous(int warp, unsigned mask) {
 // ---- what kernels call (include/simt/warp.h, cluster.h) ----------------------------------------
 
 BarrierCounts block_barrier(const char* name, bool predicate) {
-  return executor().barrier(name, predicate);
+  return executor().barrier(name, predicate, __builtin_return_address(0));
 }
 
 void cluster_barrier() { executor().cluster_barrier(); }
@@ -152,6 +155,8 @@ unsigned cluster_size() { return static_cast<unsigned>(executor().cluster_size()
 
 bool block_has_ended(unsigned rank) { return executor().block_has_ended(static_cast<int>(rank)); }
 
+bool is_shared(const void* data, std::size_t bytes) { return in_shared_memory(data, bytes); }
+
 void* dynamic_shared_memory() { return executor().shared(executor().rank()); }
 
 SharedMemory shared_memory_of(unsigned rank) {
@@ -163,11 +168,6 @@ std::uint64_t clusters_begun() { return executor().clusters_begun(); }
 
 void atomic_access(const void* address, std::size_t bytes, const void* caller) {
   races::access(address, bytes, races::Kind::atomic, caller);
-}
-
-void async_access(const void* data, std::size_t bytes, bool writes) {
-  races::access(data, bytes, writes ? races::Kind::write : races::Kind::read,
-                __builtin_return_address(0));
 }
 
 void fail_thread(const std::string& what) { throw Failure{what}; }

@@ -22,6 +22,7 @@ struct Meeting {
   int waiting = 0;
   int predicates = 0;
   const char* name = nullptr;
+  const void* caller = nullptr;  ///< of the first thread
   BarrierCounts counts{};  ///< of the latest; each thread reads it before the next is complete
 };
 
@@ -48,7 +49,7 @@ class Executor {
   std::string run(const GridRun& run);
 
   // Called by the thread that runs.
-  BarrierCounts barrier(const char* name, bool predicate);
+  BarrierCounts barrier(const char* name, bool predicate, const void* caller);
   void cluster_barrier();
   void rendezvous(const char* name, unsigned mask, const void* mine, void* result, AnyFunction all,
                   Complete complete);
@@ -62,11 +63,13 @@ class Executor {
   int current() const { return current_; }
   /// Of the running thread: what is there is its alone.
   bool on_its_stack(const void* data) const { return threads_[current_].fiber->holds(data); }
+  bool on_a_stack(const void* data) const;
   std::uint64_t clusters_begun() const { return clusters_begun_; }
   int rank() const { return blocks_.size() == 1 ? 0 : current_ / block_threads_; }
   int cluster_size() const { return static_cast<int>(blocks_.size()); }
   void* shared(int rank) const { return blocks_[rank].shared.get(); }
   std::size_t shared_bytes() const { return run_->shared_bytes; }
+  const KernelInfo& kernel() const { return *run_->kernel; }
   bool block_has_ended(int rank) const { return blocks_[rank].ended == block_threads_; }
 
  private:
@@ -83,7 +86,8 @@ class Executor {
   void leave(Fiber& from);
   void block_this_thread();
   void finish(int thread);
-  BarrierCounts meet(Meeting& meeting, int first, int end, const char* name, bool predicate);
+  BarrierCounts meet(Meeting& meeting, int first, int end, const char* name, bool predicate,
+                     const void* caller);
   void complete_rendezvous(int warp, unsigned mask);
   Fiber* fresh_fiber();
   void report_deadlock();

@@ -12,9 +12,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <iterator>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+
+extern "C" const char __executable_start, _end;  // of the linker  NOLINT
 
 namespace simt::detail {
 namespace {
@@ -48,6 +52,14 @@ class SymbolTable {
          it != functions_.end() && it->first == wanted.first; ++it)
       names.push_back(it->second);
     return names;
+  }
+
+  /// Mangled name of the function that an instruction is in; empty if it is in none.
+  std::string_view function_of(const void* instruction) const {
+    const auto after = std::upper_bound(
+        functions_.begin(), functions_.end(), reinterpret_cast<std::uintptr_t>(instruction),
+        [](std::uintptr_t address, const Function& one) { return address < one.first; });
+    return after == functions_.begin() ? std::string_view() : std::prev(after)->second;
   }
 
   /// Variables of static storage, local to functions, in memory that the program may write.
@@ -123,8 +135,13 @@ std::string demangled(std::string_view name) {
   return result;
 }
 
-KernelInfo look_up(const void* kernel) {
+const SymbolTable& symbol_table() {
   static const SymbolTable table;
+  return table;
+}
+
+KernelInfo look_up(const void* kernel) {
+  const SymbolTable& table = symbol_table();
   KernelInfo info;
   for (const std::string_view name : table.functions_at(kernel)) {
     if (info.name.empty()) info.name = demangled(name);
@@ -147,10 +164,23 @@ KernelInfo look_up(const void* kernel) {
 
 }  // namespace
 
-KernelInfo& kernel_info(const void* kernel) {
+const KernelInfo& kernel_info(const void* kernel) {
   static auto& known = *new std::unordered_map<const void*, KernelInfo>;
   const auto it = known.find(kernel);
   return it != known.end() ? it->second : known.emplace(kernel, look_up(kernel)).first->second;
+}
+
+bool in_own_code(const void* caller) {
+  const std::string_view name = symbol_table().function_of(caller);
+  for (const char* prefix : {"_ZSt", "_ZNSt", "_ZNKSt", "_ZN9__gnu_cxx", "_ZNK9__gnu_cxx",
+                             "_ZN4simt6detail", "_ZNK4simt6detail", "_ZZN4simt6detail"})
+    if (name.starts_with(prefix)) return false;
+  return !name.empty();
+}
+
+bool in_program(const void* data) {
+  const std::less<const void*> before;
+  return !before(data, &__executable_start) && before(data, &_end);
 }
 
 }  // namespace simt::detail

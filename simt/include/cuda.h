@@ -36,7 +36,7 @@ enum CUtensorMapL2promotion : int {
 };
 enum CUtensorMapFloatOOBfill : int { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 
-struct CUtensorMap {
+struct alignas(64) CUtensorMap {
   cuuint64_t opaque[16];
 };
 

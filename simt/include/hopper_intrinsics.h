@@ -78,21 +78,20 @@ void take_registers() {
 constexpr int PRODUCT_N = simt::detail::wgmma_columns;
 using Accumulators = float[PRODUCT_N / 8][4];
 
-inline void fence_products() { simt::detail::PendingProducts::mine().fence(); }
+inline void fence_products() { simt::detail::fence_products(); }
 inline void pin(Accumulators&) {}
 
-inline void commit_products() { simt::detail::PendingProducts::mine().commit(); }
+inline void commit_products() { simt::detail::commit_products(); }
 
 template <int newest>
 void wait_products() {
-  simt::detail::PendingProducts::mine().wait(newest);
+  simt::detail::wait_products(newest);
 }
 
 template <class T, bool a_mn_major, bool b_mn_major>
 void issue_product(Accumulators& sum, std::uint64_t a, std::uint64_t b) {
   static_assert(!std::is_same_v<T, float> || (!a_mn_major && !b_mn_major), "tf32: along k only");
-  simt::detail::PendingProducts::mine().issue(
-      {sum, a, b, simt::detail::multiply_warp<T, a_mn_major, b_mn_major>});
+  simt::detail::issue_product(sum, a, b, simt::detail::read_operands<T, a_mn_major, b_mn_major>);
 }
 
 }  // namespace hopper

@@ -23,12 +23,14 @@ struct Group {
 };
 thread_local Group group;
 
-/// Memory that the runtime knows, all of it.
-void check_buffer(const Runtime& runtime, const void* data, std::size_t bytes) {
+/// Memory that the runtime knows, all of it; the communicator's device's, if it is a device's.
+void check_buffer(const Runtime& runtime, const Communicator& comm, const void* data,
+                  std::size_t bytes) {
   if (bytes == 0) return;
   try {
-    require(data && runtime.find(data, bytes), ncclInvalidArgument,
-            "a buffer is not memory of the device");
+    const AllocationPointer memory = data ? runtime.find(data, bytes) : nullptr;
+    require(memory && (memory->kind != Allocation::Kind::device || memory->device == comm.device),
+            ncclInvalidArgument, "a buffer is not memory of the device");
   } catch (const Refusal&) {
     throw NcclRefusal{ncclInvalidArgument, "a buffer ends beyond the end of its memory"};
   }
@@ -42,9 +44,10 @@ void check_buffers(const Runtime& runtime, const Communicator& comm, const NcclC
   const std::size_t bytes = call.count * element, all = bytes * comm.size;
   const bool sends = call.kind != NcclKind::receive &&
                      (call.kind != NcclKind::broadcast || call.peer == comm.rank);
-  if (sends) check_buffer(runtime, call.from, call.kind == NcclKind::reduce_scatter ? all : bytes);
+  if (sends)
+    check_buffer(runtime, comm, call.from, call.kind == NcclKind::reduce_scatter ? all : bytes);
   if (call.kind != NcclKind::send)
-    check_buffer(runtime, call.to, call.kind == NcclKind::all_gather ? all : bytes);
+    check_buffer(runtime, comm, call.to, call.kind == NcclKind::all_gather ? all : bytes);
 }
 
 /// Counts the call and fails if its number is up (Config::nccl_fail_rank).
@@ -198,7 +201,7 @@ ncclResult_t ncclCommRegister(ncclComm_t handle, void* data, std::size_t bytes, 
   return call_nccl([&](Runtime& runtime) {
     require(made != nullptr && bytes > 0, ncclInvalidArgument, "nothing to register");
     const CommunicatorPointer comm = find_ready(runtime, handle);
-    check_buffer(runtime, data, bytes);
+    check_buffer(runtime, *comm, data, bytes);
     comm->registered.push_back(std::make_unique<char>());
     *made = comm->registered.back().get();
     return ncclSuccess;

@@ -95,6 +95,16 @@ class Send : public Stage {
   std::size_t left_;
 };
 
+/// Ends when the receiver has taken all: a send alone blocks its stream, as on a GPU.
+class Taken : public Stage {
+ public:
+  explicit Taken(const Channel& channel) : channel_(channel) {}
+  bool go_on() override { return channel_.empty(); }
+
+ private:
+  const Channel& channel_;
+};
+
 class Receive : public Stage {
  public:
   Receive(Channel& channel, std::byte* data, std::size_t bytes)
@@ -265,6 +275,7 @@ class CallsRun {
     if (call.kind == NcclKind::send) {
       queue.add<SendSignature>(to(call.peer), signature_of(call));
       queue.add<Send>(to(call.peer), call.from, bytes);
+      queue.add<Taken>(to(call.peer));
     } else {
       queue.add<ExpectSignature>(from(call.peer), signature_of(call));
       queue.add<Receive>(from(call.peer), call.to, bytes);

@@ -23,6 +23,9 @@ class Channel {
   }
   void send() { sent_.fetch_add(1, std::memory_order_release); }
 
+  /// The receiver has taken all that was sent.
+  bool empty() const { return received_.load(std::memory_order_acquire) == sent_; }
+
   /// The oldest chunk that has not been taken; null: there is none.
   const std::byte* front() {
     return received_ < sent_.load(std::memory_order_acquire) ? chunk(received_) : nullptr;

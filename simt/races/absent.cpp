@@ -6,8 +6,7 @@ namespace simt::detail::races {
 
 bool watched() { return false; }
 void watch(bool) {}
-void memory_begins(const void*, std::size_t) {}
-void memory_ends(const void*) {}
+void memory_ends(const void*, std::size_t) {}
 void undefined(const void*, std::size_t) {}
 void defined(const void*, std::size_t) {}
 void begin_launch(const GridRun&) {}
@@ -18,6 +17,7 @@ void meet_in_warp(int, unsigned) {}
 void arrive(const void*) {}
 void complete(const void*) {}
 void wait(const void*) {}
+void same_barrier(const void*, const void*) {}
 void access(const void*, std::size_t, Kind, const void*) {}
 void misaligned(std::uintptr_t, std::size_t, const std::string&) {}
 Clocks::Copy copy_begins(const void*, std::size_t, const void*, const void*) { return {}; }

@@ -7,12 +7,28 @@
 #include <string>
 
 #include "lockstep/simt/races/races.h"
+#include "lockstep/simt/races/source_line.h"
 
 namespace races = simt::detail::races;
+
+namespace {
+
+/// The compiler knows that the address is a multiple of the size, if that is true of the type.
+void check_aligned(const void* data, std::size_t bytes, const void* caller) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  if (address % bytes != 0) races::misaligned(address, bytes, races::source_line(caller));
+}
+
+}  // namespace
 
 // NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
 extern "C" {
 
+#define ALIGNED(kind, bytes)                                                    \
+  void __tsan_##kind##bytes(void* data) {                                       \
+    check_aligned(data, bytes, __builtin_return_address(0));                    \
+    races::access(data, bytes, races::Kind::kind, __builtin_return_address(0)); \
+  }
 #define ACCESS(name, kind, bytes)                                               \
   void __tsan_##name##bytes(void* data) {                                       \
     races::access(data, bytes, races::Kind::kind, __builtin_return_address(0)); \
@@ -22,8 +38,8 @@ extern "C" {
     races::access(data, bytes, races::Kind::atomic_##kind, __builtin_return_address(0)); \
   }
 #define ACCESSES(bytes)                 \
-  ACCESS(read, read, bytes)             \
-  ACCESS(write, write, bytes)           \
+  ALIGNED(read, bytes)                  \
+  ALIGNED(write, bytes)                 \
   ACCESS(unaligned_read, read, bytes)   \
   ACCESS(unaligned_write, write, bytes) \
   VOLATILE(read, bytes)                 \

@@ -1,7 +1,7 @@
 #include "lockstep/simt/races/races.h"
 
 #include <algorithm>
-#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -9,6 +9,7 @@
 #include "lockstep/simt/races/clocks.h"
 #include "lockstep/simt/races/shadow.h"
 #include "lockstep/simt/races/source_line.h"
+#include "lockstep/simt/runtime/runtime.h"
 
 namespace simt::detail::races {
 namespace {
@@ -23,7 +24,9 @@ Range range_of(std::span<const std::byte> memory) {
   return {begin, begin + memory.size()};
 }
 
-enum class Space { other, shared, global };
+/// `peer`: of a device that this one may not access. `other`: a variable of the program. `host`:
+/// none of these: of a thread (local memory), or the host's.
+enum class Space { other, shared, global, peer, host };
 
 std::string text_of(uint3 index) {
   return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " +
@@ -34,15 +37,8 @@ std::string text_of(uint3 index) {
 class Watcher {
  public:
   // ---- memory ----
-  void memory_begins(const void* data, std::size_t bytes) {
-    const Range range = range_of({static_cast<const std::byte*>(data), bytes});
-    global_[range.begin] = range.end;
-  }
-  void memory_ends(const void* data) {
-    const auto it = global_.find(reinterpret_cast<std::uintptr_t>(data));
-    if (it == global_.end()) return;
-    undefined_.set(it->first, it->second - it->first, false);
-    global_.erase(it);
+  void memory_ends(const void* data, std::size_t bytes) {
+    undefined_.set(reinterpret_cast<std::uintptr_t>(data), bytes, false);
     latest_ = {};
   }
   Undefined& undefined() { return undefined_; }
@@ -52,6 +48,7 @@ class Watcher {
     run_ = &run;
     firsts_.clear();
     global_shadow_.clear();
+    latest_ = {};  // another device may reach it or not
   }
 
   void begin_blocks(uint3 index, std::span<const std::span<std::byte>> shared) {
@@ -73,6 +70,9 @@ class Watcher {
   void access(std::uintptr_t address, std::size_t bytes, Kind kind, const void* caller) {
     const Space space = space_of(address);
     if (space == Space::other) return;
+    if (space == Space::host && (!in_own_code(caller) || is_of_kernel(address))) return;
+    if (space == Space::host || space == Space::peer)
+      return report_beyond_reach(by_this_thread(kind, caller), space, bytes);
     const bool reads = kind != Kind::write && kind != Kind::atomic_write;
     const Access now = by_this_thread(kind, caller);
     bool written = space == Space::global && !undefined_.any(address, bytes);
@@ -85,10 +85,21 @@ class Watcher {
   }
 
   void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line) {
-    if (space_of(address) == Space::other) return;
+    const Space space = space_of(address);
+    if (space == Space::other || space == Space::host) return;
     executor().abandon("an address that is not a multiple of " + std::to_string(alignment) +
                        " in kernel " + run_->kernel->name + ", by " +
                        thread_name(by_this_thread(Kind::read, nullptr)) + "\n  at " + line);
+  }
+
+  void same_barrier(const void* caller, const void* other) {
+    if (caller == other || !report_.empty() || !merged_.insert({caller, other}).second) return;
+    const std::string here = source_line(caller), there = source_line(other);
+    if (here == there) return;
+    merged_.erase({caller, other});
+    report_ = "two barriers at once in kernel " + run_->kernel->name + ": " +
+              thread_name(by_this_thread(Kind::read, caller)) + " waits\n  at " + here +
+              "\n  and others of its block\n  at " + there;
   }
 
   Clocks::Copy copy_begins(std::uintptr_t address, std::size_t bytes, const void* barrier,
@@ -118,14 +129,21 @@ class Watcher {
   Space space_of(std::uintptr_t address) {
     for (const Range& range : shared_)
       if (range.holds(address)) return Space::shared;
-    if (!latest_.holds(address)) {
-      const auto after = global_.upper_bound(address);
-      if (after == global_.begin()) return Space::other;
-      const Range before{std::prev(after)->first, std::prev(after)->second};
-      if (!before.holds(address)) return Space::other;
-      latest_ = before;
-    }
+    if (latest_.holds(address)) return Space::global;
+    const Allocation* memory = Allocation::holding(reinterpret_cast<const void*>(address));
+    if (!memory)
+      return in_program(reinterpret_cast<const void*>(address)) ? Space::other : Space::host;
+    if (!Runtime::get().can_access(run_->device, *memory)) return Space::peer;
+    latest_ = range_of({memory->data, memory->bytes});
     return Space::global;
+  }
+
+  /// On a stack, as local memory is; of the launch's arguments.
+  bool is_of_kernel(std::uintptr_t address) const {
+    const auto* data = reinterpret_cast<const void*>(address);
+    const auto arguments = reinterpret_cast<std::uintptr_t>(run_->call->arguments.get());
+    return Range{arguments, arguments + run_->call->bytes}.holds(address) ||
+           executor().on_a_stack(data);
   }
 
   bool knows(const Access& now, const Access& earlier) const {
@@ -164,6 +182,15 @@ class Watcher {
                       " of the cluster of " + first);
   }
 
+  void report_beyond_reach(const Access& now, Space space, std::size_t bytes) {
+    if (!report_.empty()) return;
+    report_ = "an access to " + std::to_string(bytes) +
+              (space == Space::host ? " bytes of the host's memory, which the device does not know"
+                                    : " bytes of another device's memory, without peer access") +
+              ", in kernel " + run_->kernel->name + ", by " + thread_name(now) + "\n  at " +
+              source_line(now.caller);
+  }
+
   void report_unwritten(const Access& now, Space space, std::size_t bytes) {
     if (!report_.empty()) return;
     report_ =
@@ -183,8 +210,7 @@ class Watcher {
               source_line(earlier.caller) + "\n  and nothing orders the two";
   }
 
-  std::map<std::uintptr_t, std::uintptr_t> global_;  ///< from begin to end
-  Range latest_;                                     ///< of global_, found last
+  Range latest_;  ///< of global memory that this launch may access: found last
   Undefined undefined_;
 
   const GridRun* run_ = nullptr;
@@ -194,6 +220,7 @@ class Watcher {
   Shadow shared_shadow_, global_shadow_;
   Clocks clocks_;
   std::string report_;
+  std::set<std::pair<const void*, const void*>> merged_;  ///< barriers of one line
 };
 
 Watcher& watcher() {
@@ -210,8 +237,7 @@ bool wanted = true;
 bool watched() { return true; }
 void watch(bool on) { wanted = on; }
 
-void memory_begins(const void* data, std::size_t bytes) { watcher().memory_begins(data, bytes); }
-void memory_ends(const void* data) { watcher().memory_ends(data); }
+void memory_ends(const void* data, std::size_t bytes) { watcher().memory_ends(data, bytes); }
 void undefined(const void* data, std::size_t bytes) {
   watcher().undefined().set(reinterpret_cast<std::uintptr_t>(data), bytes, true);
 }
@@ -244,13 +270,22 @@ void meet_in_warp(int warp, unsigned threads) {
   watcher().clocks().meet(met);
 }
 
+void same_barrier(const void* caller, const void* other) {
+  if (!in_kernel) return;
+  in_kernel = false;
+  watcher().same_barrier(caller, other);
+  in_kernel = true;
+}
+
 void arrive(const void* barrier) { watcher().clocks().arrive(executor().current(), barrier); }
 void complete(const void* barrier) { watcher().clocks().complete(barrier); }
 void wait(const void* barrier) { watcher().clocks().wait(executor().current(), barrier); }
 
 void access(const void* data, std::size_t bytes, Kind kind, const void* caller) {
-  if (in_kernel && !executor().on_its_stack(data))
-    watcher().access(reinterpret_cast<std::uintptr_t>(data), bytes, kind, caller);
+  if (!in_kernel || executor().on_its_stack(data)) return;
+  in_kernel = false;  // the watcher shares functions of the standard library with kernels' files
+  watcher().access(reinterpret_cast<std::uintptr_t>(data), bytes, kind, caller);
+  in_kernel = true;
 }
 
 void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line) {

@@ -36,9 +36,8 @@ void watch(bool on);  ///< from the next launch on; at first it does
 
 // ---- memory ------------------------------------------------------------------------------------
 
-/// Global memory: device memory, or of the host and known to devices.
-void memory_begins(const void* data, std::size_t bytes);
-void memory_ends(const void* data);
+/// Global memory, device memory or of the host and known to devices, is no more.
+void memory_ends(const void* data, std::size_t bytes);
 /// It is new: allocated, and nobody has written it; something other than a kernel has written it.
 void undefined(const void* data, std::size_t bytes);
 void defined(const void* data, std::size_t bytes);
@@ -62,6 +61,10 @@ void meet_in_warp(int warp, unsigned threads);
 void arrive(const void* barrier);
 void complete(const void* barrier);
 void wait(const void* barrier);
+
+/// The running thread comes to the block's barrier at `caller`, others wait at `other`: a report if
+/// these are two lines of the sources. (The compiler may make several places of one.)
+void same_barrier(const void* caller, const void* other);
 
 // ---- accesses ----------------------------------------------------------------------------------
 

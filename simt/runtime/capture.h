@@ -41,6 +41,7 @@ struct GraphContent {
 
   std::vector<CUgraphNode_st> nodes;
   std::vector<AllocationPointer> memory;  ///< that its nodes allocate: addresses are for life
+  std::vector<AllocationPointer> freed;   ///< of other graphs, that its nodes free
 };
 
 struct Capture {

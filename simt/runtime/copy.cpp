@@ -19,6 +19,7 @@ Place place_of(Runtime& runtime, const void* data, std::size_t bytes) {
   require(data != nullptr, cudaErrorInvalidValue);
   const AllocationPointer known = runtime.find(data, bytes);
   if (!known) return Place::pageable;
+  if (known->kind == Allocation::Kind::device) runtime.require_sound(known->device);
   return known->kind == Allocation::Kind::device ? Place::device : Place::pinned;
 }
 
@@ -99,6 +100,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
   return call_runtime([&](Runtime& runtime) {
     refuse_in_capture(runtime);
+    runtime.may_synchronize("cudaMemset");
     fill(runtime, data, value, bytes, runtime.stream(nullptr));
   });
 }

@@ -97,8 +97,12 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
     require((flags & ~(cudaGraphInstantiateFlagAutoFreeOnLaunch |
                        cudaGraphInstantiateFlagUseNodePriority)) == 0,
             cudaErrorNotSupported);
-    runtime.graph_execs.push_back(std::make_unique<CUgraphExec_st>(CUgraphExec_st{
-        find(runtime, graph).content, (flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0}));
+    const auto content = find(runtime, graph).content;
+    for (const auto& other : runtime.graph_execs)
+      require(other->content != content || (content->memory.empty() && content->freed.empty()),
+              cudaErrorInvalidValue);  // memory nodes: one executable graph at a time
+    runtime.graph_execs.push_back(std::make_unique<CUgraphExec_st>(
+        CUgraphExec_st{content, (flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0}));
     *exec = runtime.graph_execs.back().get();
   });
 }
@@ -114,6 +118,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
     if (stream.capture) invalidate(*stream.capture, cudaErrorNotSupported);  // no child graphs
     CUgraphExec_st& exec = find(runtime, handle);
     const auto content = exec.content;
+    for (const AllocationPointer& memory : content->freed)
+      require(memory->live && runtime.find(memory->data) == memory, cudaErrorInvalidValue);
+    for (const AllocationPointer& memory : content->freed) runtime.take(memory->data);
     for (const AllocationPointer& memory : content->memory) {
       require(!memory->live || exec.free_on_launch, cudaErrorInvalidValue);
       memory->live = !memory->freed_by_graph;

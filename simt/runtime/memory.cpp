@@ -13,6 +13,25 @@
 #include "lockstep/simt/runtime/capture.h"
 
 namespace simt::detail {
+namespace {
+
+/// All that there are, by their beginnings.
+std::map<std::uintptr_t, const Allocation*>& living() {
+  static auto& all = *new std::map<std::uintptr_t, const Allocation*>;
+  return all;
+}
+
+std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+}  // namespace
+
+const Allocation* Allocation::holding(const void* data, std::size_t bytes) {
+  const auto after = living().upper_bound(address_of(data));
+  if (after == living().begin()) return nullptr;
+  const Allocation* before = std::prev(after)->second;
+  const std::size_t offset = address_of(data) - std::prev(after)->first;
+  return offset < before->bytes && bytes <= before->bytes - offset ? before : nullptr;
+}
 
 // One malloc each, so that AddressSanitizer guards both ends; the end of pages is poisoned, for
 // that. 256 bytes is what cudaMalloc promises (Programming Guide, "Size and Alignment
@@ -26,7 +45,7 @@ Allocation::Allocation(Kind kind_, Source source_, int device_, std::size_t byte
     throw std::bad_alloc();
   data = static_cast<std::byte*>(memory);
   poison(data + bytes, size - bytes);
-  races::memory_begins(data, bytes);
+  living()[address_of(data)] = this;
 }
 
 Allocation::Allocation(void* registered, int device_, std::size_t bytes_)
@@ -35,7 +54,7 @@ Allocation::Allocation(void* registered, int device_, std::size_t bytes_)
       device(device_),
       bytes(bytes_),
       data(static_cast<std::byte*>(registered)) {
-  races::memory_begins(data, bytes);
+  living()[address_of(data)] = this;
 }
 
 Allocation::Allocation(SharedFile opened, int device_, std::size_t bytes_)
@@ -47,7 +66,7 @@ Allocation::Allocation(SharedFile opened, int device_, std::size_t bytes_)
       shared(std::move(opened)) {
   shared->hold();
   poison(data + bytes, SharedFile::whole_pages(bytes) - bytes);
-  races::memory_begins(data, bytes);
+  living()[address_of(data)] = this;
 }
 
 void Allocation::lose_what_is_written() const {
@@ -56,7 +75,8 @@ void Allocation::lose_what_is_written() const {
 }
 
 Allocation::~Allocation() {
-  races::memory_ends(data);
+  living().erase(address_of(data));
+  races::memory_ends(data, bytes);
   if (source == Source::user) return;
   const std::size_t size = source == Source::heap ? bytes : SharedFile::whole_pages(bytes);
   unpoison(data, size);
@@ -129,6 +149,16 @@ AllocationPointer Runtime::take(void* data) {
   return taken;
 }
 
+bool Runtime::can_access(int from, const Allocation& memory) const {
+  if (memory.kind != Allocation::Kind::device || memory.device == from) return true;
+  // cudaIpcOpenMemHandle enables peer access; cudaDeviceEnablePeerAccess does it for cudaMalloc's
+  // memory, not for a pool's.
+  if (memory.source == Allocation::Source::opened) return true;
+  const std::vector<int>& peers = devices_[from]->peers;
+  return memory.source == Allocation::Source::pages &&
+         std::find(peers.begin(), peers.end(), memory.device) != peers.end();
+}
+
 }  // namespace simt::detail
 
 using namespace simt::detail;
@@ -159,14 +189,20 @@ void allocate_in_capture(Runtime& runtime, Stream& stream, std::size_t bytes, vo
 }
 
 void free_in_capture(Runtime& runtime, Stream& stream, void* data) {
-  for (const AllocationPointer& memory : stream.capture->content->memory) {
-    if (memory->data != data || memory->freed_by_graph) continue;
-    memory->freed_by_graph = true;
-    submit(runtime, stream, cudaGraphNodeTypeMemFree,
-           [one = memory.get()] { poison(one->data, one->bytes); });
-    return;
-  }
-  throw Refusal{cudaErrorInvalidValue};  // allocated outside: the graph could free it only once
+  GraphContent& content = *stream.capture->content;
+  const AllocationPointer known = runtime.find(data);
+  if (!known || known->data != data || !known->of_graph)  // "the address of a graph allocation"
+    invalidate(*stream.capture, cudaErrorInvalidValue);
+  const auto among = [&known](const std::vector<AllocationPointer>& some) {
+    return std::find(some.begin(), some.end(), known) != some.end();
+  };
+  require(!known->freed_by_graph && !among(content.freed), cudaErrorInvalidValue);
+  if (among(content.memory))
+    known->freed_by_graph = true;
+  else
+    content.freed.push_back(known);
+  submit(runtime, stream, cudaGraphNodeTypeMemFree,
+         [one = known.get()] { poison(one->data, one->bytes); });
 }
 
 }  // namespace
@@ -177,6 +213,7 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
     refuse_in_capture(runtime);
     *data = nullptr;
     if (bytes == 0) return;
+    runtime.may_synchronize("cudaMalloc");
     const auto made =
         runtime.allocate(Kind::device, Runtime::current_device(), bytes, Allocation::Source::pages);
     made->fill_with_nan();

@@ -66,7 +66,8 @@ bool is_wait(const CUstreamBatchMemOpParams& operation) {
          operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
 
-void check(const Runtime& runtime, const CUstreamBatchMemOpParams& operation) {
+void check(const Runtime& runtime, const Stream& stream,
+           const CUstreamBatchMemOpParams& operation) {
   const auto type = operation.operation;
   require(type == CU_STREAM_MEM_OP_WRITE_VALUE_32 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64 ||
               is_wait(operation),
@@ -78,7 +79,7 @@ void check(const Runtime& runtime, const CUstreamBatchMemOpParams& operation) {
   with_value(operation, [&]<class T>(const Value<T>& one) {
     require(reinterpret_cast<std::uintptr_t>(one.address) % sizeof(T) == 0, cudaErrorInvalidValue);
     const AllocationPointer memory = runtime.find(one.address, sizeof(T));
-    require(memory != nullptr, cudaErrorInvalidValue);
+    require(memory && runtime.can_access(stream.device, *memory), cudaErrorInvalidValue);
     // Stricter than CUDA: without the flush, a wait for another process would not be enough.
     require(!is_wait(operation) || !memory->shared || flags != condition_of(flags),
             cudaErrorInvalidValue);
@@ -126,7 +127,7 @@ CUresult call_driver(Body&& body) {
 CUresult submit_batch(CUstream handle, std::vector<CUstreamBatchMemOpParams> batch) {
   return call_driver([&](Runtime& runtime) {
     Stream& stream = runtime.stream(handle);
-    for (const CUstreamBatchMemOpParams& one : batch) check(runtime, one);
+    for (const CUstreamBatchMemOpParams& one : batch) check(runtime, stream, one);
     std::optional<Waits> waits = waits_of(runtime, batch);
     submit_run(
         runtime, stream, batch_node,

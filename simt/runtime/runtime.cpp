@@ -169,7 +169,7 @@ void Runtime::apply(const Config& wanted) {
   }
   for (const auto& one : devices_) {
     one->launches = 0;
-    one->loaded.clear();
+    for (auto& kernel : one->kernels) kernel.second.loaded = false;
   }
   for (const auto& stream : streams) {
     draw_pace(*stream);

@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -80,6 +79,9 @@ struct Allocation {
   Allocation(void* registered, int device, std::size_t bytes);
   Allocation(SharedFile opened, int device, std::size_t bytes);
   ~Allocation();
+  /// That holds [data, data + bytes), also one that has been freed while streams may use it; or
+  /// null.
+  static const Allocation* holding(const void* data, std::size_t bytes = 1);
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
 
@@ -112,13 +114,20 @@ struct OpenedMemory {
 struct Capture;       // capture.h
 struct GraphContent;  // capture.h
 
+/// What is known of a kernel on one device.
+struct KernelSettings {
+  bool loaded = false;                          ///< it has been launched, or asked for
+  std::size_t dynamic_shared_limit = 48 << 10;  ///< cudaFuncSetAttribute raises it
+  bool non_portable_clusters = false;           ///< cudaFuncSetAttribute allows them
+};
+
 struct Device {
   std::string fault;  ///< why its context is broken; empty: it is not
   std::size_t used = 0, most_used = 0;
   std::uint64_t launches = 0;
   std::uint64_t release_threshold = 0;
   std::vector<int> peers;
-  std::set<const void*> loaded;  ///< kernels that have been launched
+  std::map<const void*, KernelSettings> kernels;
   std::uint64_t operations = 0;  ///< enqueued so far
   std::uint64_t moves = 0;       ///< operations that have ended, and parts of them
   int streams = 0;               ///< made so far
@@ -181,6 +190,8 @@ class Runtime {
   Device& device(int index);  ///< made when first asked for
   /// From now on each call for this device fails, and says why.
   void break_device(int index, std::string report);
+  /// Throws the error of a call that uses something of a device whose context is broken.
+  void require_sound(int index) { require(device(index).fault.empty(), cudaErrorLaunchFailure); }
   static int current_device();
 
   // ---- streams (stream.cpp) ----
@@ -217,6 +228,8 @@ class Runtime {
                              Allocation::Source source = Allocation::Source::heap);
   AllocationPointer find(const void* data, std::size_t bytes = 1) const;  ///< null: not known
   AllocationPointer take(void* data);  ///< forgets it: it must be the beginning of one
+  /// Whether kernels and streams of the device may touch it. (Copies may without peer access.)
+  bool can_access(int device, const Allocation& memory) const;
   std::map<std::uintptr_t, AllocationPointer> allocations;
   std::vector<OpenedMemory> opened;
 

@@ -22,6 +22,7 @@ CUevent_st& find_recorded(Runtime& runtime, cudaEvent_t handle) {
   CUevent_st& event = find(runtime, handle);
   if (event.capture && !event.capture->ended) event.capture->invalid = true;
   require(!event.capture, cudaErrorCapturedEvent);
+  runtime.require_sound(event.device);
   return event;
 }
 
@@ -73,13 +74,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return call_runtime([&](Runtime& runtime) { runtime.wait_for(runtime.stream(stream)); });
+  return call_runtime([&](Runtime& runtime) {
+    Stream& waited_for = runtime.stream(stream);
+    if (!waited_for.capture) refuse_in_capture(runtime);  // stricter than CUDA, as all such below
+    runtime.wait_for(waited_for);
+  });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return call_runtime([&](Runtime& runtime) {
     const Stream& stream = runtime.stream(handle);
     if (stream.capture) invalidate(*stream.capture, cudaErrorStreamCaptureUnsupported);
+    refuse_in_capture(runtime);
     runtime.nudge(stream.last);
     return runtime.idle(stream) ? cudaSuccess : cudaErrorNotReady;
   });
@@ -105,6 +111,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t event_ha
     Stream& stream = runtime.stream(stream_handle);
     const CUevent_st& event = find(runtime, event_handle);
     require(flags == cudaEventWaitDefault, cudaErrorInvalidValue);
+    runtime.require_sound(event.device);
     if (event.capture) return wait_in_capture(runtime, stream, event);
     if (stream.capture) invalidate(*stream.capture, cudaErrorStreamCaptureIsolation);
     if (event.record) runtime.enqueue(stream, {.after = {event.record}});
@@ -161,17 +168,21 @@ cudaError_t cudaEventRecord(cudaEvent_t event_handle, cudaStream_t stream_handle
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return call_runtime([&](Runtime& runtime) {
     const CUevent_st& event = find_recorded(runtime, handle);
+    refuse_in_capture(runtime);
     const int device = event.device;
     if (event.record) runtime.wait(MarkPointer(event.record));
-    require(runtime.device(device).fault.empty(), cudaErrorLaunchFailure);
+    runtime.require_sound(device);
   });
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return call_runtime([&](Runtime& runtime) {
-    const MarkPointer record = find_recorded(runtime, handle).record;
+    const CUevent_st& event = find_recorded(runtime, handle);
+    const MarkPointer record = event.record;
+    const int device = event.device;
     refuse_in_capture(runtime);  // one of the "potentially unsafe" calls of a capturing thread
     runtime.nudge(record);
+    runtime.require_sound(device);
     return !record || record->done ? cudaSuccess : cudaErrorNotReady;
   });
 }
@@ -181,6 +192,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     require(milliseconds != nullptr, cudaErrorInvalidValue);
     const CUevent_st& first = find_recorded(runtime, start);
     const CUevent_st& last = find_recorded(runtime, end);
+    refuse_in_capture(runtime);
+    require(first.device == last.device, cudaErrorInvalidResourceHandle);
     require(first.timed && last.timed && first.record && last.record,
             cudaErrorInvalidResourceHandle);
     if (!first.record->done || !last.record->done) return cudaErrorNotReady;

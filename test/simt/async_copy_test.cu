@@ -1,4 +1,5 @@
-/// cp.async: a copy is there when it was waited for, and not before; and where it may lie.
+/// cp.async: a copy is there when it was waited for, and not before. Where may lie what it copies,
+/// the matrices of tensor cores, and in a build that watches whatever a kernel accesses.
 
 #include <device_intrinsics.h>
 
@@ -64,6 +65,117 @@ TEST_CASE("cp.async: 16 bytes lie at multiples of 16, on both sides") {
   CHECK(contains(report_of(misaligned_kernel<4, 2>, shape, data),
                  "cp.async of 16 bytes at a global address that is not a multiple of that"));
 }
+
+__global__ void swapped_kernel(float* data) {
+  cp_async_16(data, dynamic_shared<float>(), true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+__device__ float table[4] = {1, 2, 3, 4};
+
+__global__ void any_source_kernel(const float* data, bool valid, float* out) {
+  __shared__ __align__(16) float tile[4];
+  cp_async_16(tile, data ? data : table, valid);
+  cp_async_commit();
+  cp_async_wait<0>();
+  *out = tile[2];
+}
+
+TEST_CASE("cp.async: from global memory to shared memory") {
+  const Device<float> data(32);
+  alignas(16) float of_host[4] = {};
+  const Shape shape{.grid = 1, .block = 1, .shared_bytes = 128};
+  CHECK(contains(report_of(swapped_kernel, shape, data),
+                 "cp.async of 16 bytes whose shared address is not in shared memory in kernel "));
+  const float* host = of_host;
+  CHECK(contains(report_of(any_source_kernel, shape, host, true, data),
+                 "cp.async of 16 bytes whose global address is not in global memory in kernel "));
+  launch(any_source_kernel, shape, nullptr, host, false, data);  // reads nothing
+  launch(any_source_kernel, shape, nullptr, nullptr, true, data);
+  CHECK(data.read()[0] == 3);
+}
+
+enum class Row { shared, global, lanes_ended };
+
+template <Row row>
+__global__ void matrices_kernel(float* data) {
+  if (row == Row::lanes_ended && threadIdx.x >= 16) return;
+  auto* shared = dynamic_shared<float>();
+  std::uint32_t result[4];
+  ldmatrix_x4(result, (row == Row::global ? data : shared) + 4 * threadIdx.x);
+}
+
+__global__ void mma_kernel() {
+  if (threadIdx.x == 31) return;
+  float d[4] = {};
+  const std::uint32_t a[4] = {}, b[2] = {};
+  mma_m16n8k8_tf32(d, a, b);
+}
+
+TEST_CASE("tensor cores: matrices from shared memory, by whole warps") {
+  const Device<float> data(128);
+  const Shape shape{.grid = 1, .block = 32, .shared_bytes = 512};
+  launch(matrices_kernel<Row::shared>, shape, nullptr, data);
+  CHECK(contains(report_of(matrices_kernel<Row::global>, shape, data),
+                 "ldmatrix of a row that is not in shared memory in kernel "));
+  CHECK(contains(report_of(matrices_kernel<Row::lanes_ended>, shape, data),
+                 "ldmatrix, and a lane has ended in kernel "));
+  CHECK(
+      contains(report_of(mma_kernel, shape), "mma.m16n8k8.tf32, and a lane has ended in kernel "));
+}
+
+#ifdef LOCKSTEP_RACES  // the build watches
+
+__global__ void reading_kernel(const int* in, int* out) { *out = *in; }
+
+struct Argument {
+  int values[64];
+};
+__device__ int numbers[2] = {3, 4};
+
+__global__ void argument_kernel(Argument argument, int* out) {
+  out[threadIdx.x] = argument.values[threadIdx.x + 1] + numbers[1];
+}
+
+TEST_CASE("races: a kernel reaches its device's memory, and what the host has given to devices") {
+  const Device<int> in(std::vector<int>{1}), out(2);
+  auto* of_host = new int[2]{1, 2};
+  const int* data = of_host;
+  const std::string report = found_in(reading_kernel, {}, data, out);
+  INFO(report);
+  CHECK(contains(report, "an access to 4 bytes of the host's memory"));
+  CHECK(contains(found_in(reading_kernel, {}, in, of_host), "of the host's memory"));
+  ok(cudaHostRegister(of_host, 2 * sizeof(int), cudaHostRegisterDefault));
+  CHECK(found_in(reading_kernel, {}, data, out) == "");
+  ok(cudaHostUnregister(of_host));
+  delete[] of_host;
+  CHECK(found_in(argument_kernel, {.block = 2}, Argument{{7, 8, 9}}, out) == "");
+
+  ok(cudaSetDevice(5));
+  {
+    const Device<int> here(1);
+    CHECK(
+        contains(found_in(reading_kernel, {}, in, here), "another device's memory, without peer"));
+    ok(cudaDeviceEnablePeerAccess(0, 0));
+    CHECK(found_in(reading_kernel, {}, in, here) == "");
+  }
+  ok(cudaSetDevice(0));
+}
+
+__global__ void scalar_kernel(const char* data, int offset, unsigned* out) {
+  *out = *reinterpret_cast<const unsigned*>(data + 2) + static_cast<unsigned>(offset);
+}
+
+TEST_CASE("races: a scalar at a constant offset is aligned, too") {
+  const Device<char> data(std::vector<char>(16));
+  const Device<unsigned> out(1);
+  CHECK(found_in(scalar_kernel, {}, data + 2, 0, out) == "");
+  CHECK(contains(found_in(scalar_kernel, {}, data, 0, out),
+                 "an address that is not a multiple of 4 in kernel "));
+}
+
+#endif
 
 }  // namespace
 }  // namespace simt::test

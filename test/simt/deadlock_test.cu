@@ -54,6 +54,8 @@ TEST_CASE("deadlock: a call that may wait for the device, while a stream waits f
       {"cudaHostAlloc", [&] { return cudaMallocHost(&memory, 8); }},
       {"cudaHostRegister",
        [&] { return cudaHostRegister(pageable.data(), pageable.size(), cudaHostRegisterDefault); }},
+      {"cudaMalloc", [&] { return cudaMalloc(&memory, 8); }},
+      {"cudaMemset", [&] { return cudaMemset(spare, 0, 4); }},
       {"cudaStreamCreate", [&] { return cudaStreamCreate(&stream); }},
       {"cudaDeviceEnablePeerAccess", [&] { return cudaDeviceEnablePeerAccess(3, 0); }},
       {"cudaFree", [&] { return cudaFree(spare); }},
@@ -126,8 +128,6 @@ TEST_CASE("deadlock: calls that wait for nothing, and kernels that are loaded") 
   void* memory = nullptr;
   ok(cudaMallocAsync(&memory, 8, other));
   ok(cudaFreeAsync(memory, other));
-  void* kept = nullptr;
-  ok(cudaMalloc(&kept, 8));  // seen on an H100
   ok(cudaEventRecord(event, other));
   ok(cudaStreamSynchronize(other));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -139,7 +139,21 @@ TEST_CASE("deadlock: calls that wait for nothing, and kernels that are loaded") 
   CHECK(cudaStreamQuery(waiter) == cudaErrorNotReady);
   ok(cuStreamWriteValue32(other, address(flag), 7, CU_STREAM_WRITE_VALUE_DEFAULT));
   ok(cudaStreamSynchronize(waiter));
-  ok(cudaFree(kept));
+}
+
+TEST_CASE("deadlock: without caution, memory is given beside a stream that waits") {
+  Config calm = impatient();
+  calm.cautious = false;
+  const Settings settings(calm);
+  const Device<unsigned> flag(std::vector<unsigned>(1));
+  Stream waiter, other;
+  ok(cuStreamWaitValue32(waiter, address(flag), 7, CU_STREAM_WAIT_VALUE_GEQ));
+  void* memory = nullptr;
+  ok(cudaMalloc(&memory, 8));  // seen on an H100
+  ok(cudaMemset(memory, 0, 8));
+  ok(cuStreamWriteValue32(other, address(flag), 7, CU_STREAM_WRITE_VALUE_DEFAULT));
+  ok(cudaStreamSynchronize(waiter));
+  ok(cudaFree(memory));
 }
 
 TEST_CASE("deadlock: a peer that comes in time ends the wait") {

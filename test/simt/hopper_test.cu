@@ -1,5 +1,5 @@
 /// Clusters, barriers in shared memory, the copy engine: what each does, and the bugs that show.
-/// (Products by warpgroups: test/cuda/hopper_test.cpp runs the kernels that use them.)
+/// (Products by warpgroups: warpgroup_test.cu.)
 
 #include <cmath>
 #include <cstring>
@@ -68,7 +68,17 @@ TEST_CASE("clusters: static shared memory is refused") {
         cudaErrorNotSupported);
 }
 
-enum class Bug { none, no_fence, no_wait, no_announcement, next_parity, leaves, twice };
+enum class Bug {
+  none,
+  no_fence,
+  no_wait,
+  no_announcement,
+  next_parity,
+  parity_2,
+  leaves,
+  twice,
+  init_twice
+};
 
 /// Block 0 of two copies a box into both. They write what is in their shared memory.
 template <Bug bug>
@@ -77,6 +87,7 @@ __global__ void copy_kernel(const __grid_constant__ CUtensorMap map, float* out)
   auto& full = *reinterpret_cast<hopper::Barrier*>(panel + panel_bytes);
   if (threadIdx.x == 0) {
     hopper::init(full, 1);
+    if (bug == Bug::init_twice) hopper::init(full, 1);
     if (bug != Bug::no_fence) hopper::fence_init();
   }
   hopper::cluster_sync();
@@ -88,6 +99,7 @@ __global__ void copy_kernel(const __grid_constant__ CUtensorMap map, float* out)
   if (bug == Bug::leaves) return;
   if (bug != Bug::no_wait) hopper::wait(full, 0);
   if (bug == Bug::next_parity) hopper::wait(full, 1);  // of a phase in which nothing happens
+  if (bug == Bug::parity_2) hopper::wait(full, 2);
   for (unsigned i = threadIdx.x; i < 64 * 32; i += blockDim.x) {
     const unsigned row = i / 32, chunk = i / 4 % 8;
     const auto* place = panel + row * 128 + (chunk ^ row % 8) * 16 + i % 4 * 4;
@@ -198,30 +210,39 @@ TEST_CASE("tensor maps: what the driver refuses") {
                                       cudaEnableDefault));
   const auto encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
   const Device<float> data(1024);
+  char* const bytes = reinterpret_cast<char*>(static_cast<float*>(data));
+  alignas(16) static char of_host[40 * 16 * 4];
   struct Box {
+    char* memory;
     std::size_t offset = 0;  // of the matrix in memory, in bytes
     cuuint64_t columns = 40, rows = 16, stride = 160;
     cuuint32_t width = 32, height = 16;
+    std::size_t map_offset = 0;
   };
   const auto result = [&](const Box& box) {
     const cuuint64_t sizes[] = {box.columns, box.rows}, strides[] = {box.stride};
     const cuuint32_t boxes[] = {box.width, box.height}, ones[] = {1, 1};
-    CUtensorMap map;
-    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2,
-                  reinterpret_cast<char*>(static_cast<float*>(data)) + box.offset, sizes, strides,
+    alignas(64) char maps[2 * sizeof(CUtensorMap)];
+    return encode(reinterpret_cast<CUtensorMap*>(maps + box.map_offset),
+                  CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, box.memory + box.offset, sizes, strides,
                   boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
-  CHECK(result({}) == CUDA_SUCCESS);
-  CHECK(result({.offset = 16}) == CUDA_SUCCESS);
-  CHECK(result({.offset = 8}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(result({.stride = 168}) == CUDA_ERROR_INVALID_VALUE);  // no multiple of 16
-  CHECK(result({.stride = 144}) == CUDA_ERROR_INVALID_VALUE);  // less than a row
-  CHECK(result({.columns = 0}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(result({.width = 33}) == CUDA_ERROR_INVALID_VALUE);  // more than the swizzle's 128 bytes
-  CHECK(result({.width = 3}) == CUDA_ERROR_INVALID_VALUE);   // no multiple of 16 bytes
-  CHECK(result({.height = 257}) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(result({.height = 256}) == CUDA_SUCCESS);
+  CHECK(result({bytes}) == CUDA_SUCCESS);
+  CHECK(result({.memory = bytes, .offset = 16}) == CUDA_SUCCESS);
+  CHECK(result({.memory = bytes, .offset = 8}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .stride = 168}) == CUDA_ERROR_INVALID_VALUE);  // no multiple of 16
+  CHECK(result({.memory = bytes, .stride = 144}) == CUDA_ERROR_INVALID_VALUE);  // less than a row
+  CHECK(result({.memory = bytes, .columns = 0}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .width = 33}) ==
+        CUDA_ERROR_INVALID_VALUE);  // more than the swizzle's 128 bytes
+  CHECK(result({.memory = bytes, .width = 3}) ==
+        CUDA_ERROR_INVALID_VALUE);  // no multiple of 16 bytes
+  CHECK(result({.memory = bytes, .height = 257}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .height = 256}) == CUDA_SUCCESS);
+  CHECK(result({.memory = bytes, .rows = 26}) == CUDA_ERROR_INVALID_VALUE);  // beyond its end
+  CHECK(result({.memory = of_host}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.memory = bytes, .map_offset = 16}) == CUDA_ERROR_INVALID_VALUE);
 }
 
 /// Warpgroup 0 gives registers; each thread of the others takes.
@@ -250,24 +271,14 @@ TEST_CASE("registers: as many are taken as were given, of 65536 in a block") {
                  "setmaxnreg.inc to 160 registers of a thread that has 168"));
 }
 
-template <bool fenced, bool again>
-__global__ void __launch_bounds__(128) product_kernel() {
-  hopper::Accumulators sum{};
-  if (fenced) hopper::fence_products();
-  for (int round = 0; round < (again ? 2 : 1); ++round) {
-    hopper::issue_product<__half, false, false>(sum, 0, 0);  // is never computed: no descriptor
-    hopper::commit_products();
-    if (again && round == 0) hopper::wait_products<1>();
-  }
+__global__ void partial_warp_kernel() {
+  if (threadIdx.x % 2) hopper::give_registers<40>();
 }
 
-TEST_CASE("products by warpgroups: a fence after the thread's access to sums") {
+TEST_CASE("registers: a whole warp gives or takes them") {
   const Settings settings(hopper());
-  const Shape shape{.grid = 1, .block = 128};
-  launch(product_kernel<true, false>, shape, nullptr);
-  const std::string missing = "wgmma.mma_async without a wgmma.fence since";
-  CHECK(contains(report_of(product_kernel<false, false>, shape), missing));
-  CHECK(contains(report_of(product_kernel<true, true>, shape), missing));
+  CHECK(contains(report_of(partial_warp_kernel, {.grid = 1, .block = 128}),
+                 "setmaxnreg.dec, and a lane has ended in kernel "));
 }
 
 TEST_CASE("barriers in shared memory: what never comes is a deadlock") {
@@ -292,6 +303,15 @@ TEST_CASE("barriers in shared memory: what never comes is a deadlock") {
   const Settings settings(hopper());
   CHECK(contains(report_of(copy_kernel<Bug::twice>, copy_shape, map_of(data, 70, 40), out),
                  "mbarrier.arrive: more than the 1 arrivals that the barrier expects"));
+}
+
+TEST_CASE("barriers in shared memory: a parity is 0 or 1, and each is initialized once") {
+  const Device<float> data(numbers()), out(2 * 64 * 32);
+  const Settings settings(hopper());
+  CHECK(contains(report_of(copy_kernel<Bug::parity_2>, copy_shape, map_of(data, 70, 40), out),
+                 "mbarrier.try_wait with parity 2: it is 0 or 1 in kernel "));
+  CHECK(contains(report_of(copy_kernel<Bug::init_twice>, copy_shape, map_of(data, 70, 40), out),
+                 "mbarrier.init of a barrier that was initialized before in kernel "));
 }
 
 }  // namespace

@@ -46,6 +46,10 @@ TEST_CASE("shared memory: 48 KB, more if asked for, and no more than there is") 
   CHECK(cudaFuncSetAttribute(nothing_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 232449) ==
         cudaErrorInvalidValue);
   ok(cudaFuncSetAttribute(nothing_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 232448));
+  ok(cudaSetDevice(1));  // another device has its own
+  CHECK(with(nothing_kernel, 48 << 10) == cudaSuccess);
+  CHECK(with(nothing_kernel, (48 << 10) + 1) == cudaErrorInvalidValue);
+  ok(cudaSetDevice(0));
   // Static memory counts: large_kernel has 4 KB.
   const Device<int> out(1024);
   CHECK(with(large_kernel, 44 << 10, out) == cudaSuccess);

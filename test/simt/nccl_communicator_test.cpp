@@ -184,6 +184,12 @@ TEST_CASE("nccl: wrong calls") {
   CHECK(reduce(data, 101) == ncclInvalidArgument);
   CHECK(reduce(data, ~std::size_t{0}) == ncclInvalidArgument);
   CHECK(reduce(pageable, 4) == ncclInvalidArgument);
+  ok(cudaSetDevice(1));
+  {
+    const Device<float> of_another(4);
+    CHECK(reduce(of_another, 4) == ncclInvalidArgument);
+  }
+  ok(cudaSetDevice(0));
   CHECK(reduce(data, 4, ncclFloat32, ncclMax) == ncclInvalidArgument);
   CHECK(reduce(data, 4, static_cast<ncclDataType_t>(10)) == ncclInvalidArgument);
   CHECK(ncclBroadcast(data, data, 1, ncclFloat32, 1, comm, nullptr) == ncclInvalidArgument);

@@ -4,6 +4,7 @@
 #include <device_intrinsics.h>
 
 #include <cmath>
+#include <csignal>
 
 #include "simt/support.h"
 
@@ -193,6 +194,55 @@ TEST_CASE("in late mode the error comes with the call that waits, and nothing ru
     reset();
     ok(cudaStreamSynchronize(stream));
     CHECK(out.read()[15] == 0);
+  }
+}
+
+TEST_CASE("a broken device: calls of another device that use what is its fail") {
+  const Device<int> data(8);
+  Event event, never(cudaEventDefault);
+  Stream stream;
+  const Settings settings(config());
+  ok(cudaEventRecord(event, stream));
+  CHECK(try_launch(mixed_kernel, {.block = 4}, stream, data) == cudaErrorLaunchFailure);
+  ok(cudaSetDevice(1));
+  {
+    Stream other;
+    const Device<int> there(8);
+    std::vector<int> host(8);
+    CHECK(cudaEventQuery(event) == cudaErrorLaunchFailure);
+    CHECK(cudaEventQuery(never) == cudaErrorLaunchFailure);
+    CHECK(cudaEventSynchronize(event) == cudaErrorLaunchFailure);
+    CHECK(cudaStreamWaitEvent(other, event) == cudaErrorLaunchFailure);
+    CHECK(cudaMemcpyAsync(there, data, 32, cudaMemcpyDefault, other) == cudaErrorLaunchFailure);
+    CHECK(cudaMemcpyAsync(data, there, 32, cudaMemcpyDefault, other) == cudaErrorLaunchFailure);
+    CHECK(cudaMemcpy(host.data(), data, 32, cudaMemcpyDefault) == cudaErrorLaunchFailure);
+    CHECK(cudaMemsetAsync(data, 0, 32, other) == cudaErrorLaunchFailure);
+    ok(cudaStreamSynchronize(other));  // its own device is sound
+  }
+  ok(cudaSetDevice(0));
+}
+
+// ---- the process ends -----------------------------------------------------------------------
+
+__global__ void null_kernel(int* out, int* nothing) {
+  if (threadIdx.x == 5) out = nothing;
+  *out = 1;
+}
+
+TEST_CASE("planted: a null pointer" * doctest::skip()) {
+  (void)std::signal(SIGSEGV, SIG_DFL);  // not doctest's
+  int* nothing = nullptr;
+  const Device<int> out(1);
+  (void)try_launch(null_kernel, {.grid = 2, .block = 8}, nullptr, out, nothing);
+}
+
+TEST_CASE("a null pointer: where the kernel was when it ended the process") {
+  const Ended child = run_child("planted: a null pointer");
+  INFO(child.output);
+  CHECK(!child.succeeded);
+  if (!with_address_sanitizer) {
+    CHECK(contains(child.output, "an access to no memory in kernel "));
+    CHECK(contains(child.output, "null_kernel(int*, int*), block (0, 0, 0), thread (5, 0, 0)\n"));
   }
 }
 

@@ -8,25 +8,6 @@
 namespace simt::test {
 namespace {
 
-/// Launches the kernel in each of five orders. Either every order reports something, or none does.
-/// Returns the first order's report.
-template <class... Formal, class... Actual>
-std::string found_in(void (*kernel)(Formal...), const Shape& shape, const Actual&... arguments) {
-  std::string found;
-  bool first = true;
-  for (Config config : every_order()) {
-    config.races = true;
-    const Settings settings(config);
-    const bool failed = try_launch(kernel, shape, nullptr, arguments...) != cudaSuccess;
-    const std::string report = failed ? cudaGetErrorString(cudaErrorLaunchFailure) : "";
-    reset();
-    if (first) found = report;
-    first = false;
-    CHECK(report.empty() == found.empty());
-  }
-  return found;
-}
-
 std::string line(int number) { return "races_test.cu:" + std::to_string(number) + "\n"; }
 
 // ---- the threads of a block ---------------------------------------------------------------------
@@ -62,6 +43,24 @@ TEST_CASE("races: a barrier orders what is before and after it, and so does __sy
   }
   CHECK(found_in(reverse_kernel<Meet::barrier>, shape, out) == "");
   CHECK(found_in(reverse_kernel<Meet::warp>, shape, out) == "");
+}
+
+__global__ void two_barriers_kernel(float* out) {
+  if (threadIdx.x % 2) {
+    __syncthreads();
+    out[threadIdx.x] = 1;
+  } else {
+    __syncthreads();
+    out[threadIdx.x] = 2;
+  }
+}
+
+TEST_CASE("races: two barriers at once, in two branches") {
+  const Device<float> out(32);
+  const std::string report = found_in(two_barriers_kernel, {.block = 32}, out);
+  INFO(report);
+  CHECK(contains(report, "two barriers at once in kernel "));
+  CHECK(contains(report, " waits\n  at "));
 }
 
 /// Sums of neighbours, round after round, in one tile or in two that take turns.

@@ -145,6 +145,7 @@ TEST_CASE("threads hand a token round a ring of streams, none holds up another")
           const auto expect = [&wrong](bool good) { wrong += !good; };
           cudaStream_t stream = nullptr;
           expect(cudaSetDevice(rank) == cudaSuccess);
+          if (rank > 0) (void)cudaDeviceEnablePeerAccess(0, 0);  // it may be enabled already
           expect(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
           for (unsigned round = 0; round < rounds; ++round) {
             const unsigned turn = round * world + rank;
@@ -229,6 +230,31 @@ TEST_CASE("captured: a node that waits holds up what comes after it alone, at ev
     ok(cudaGraphExecDestroy(exec));
     ok(cudaGraphDestroy(graph));
   }
+}
+
+TEST_CASE("memory of another device: only with peer access, and not of its pool") {
+  constexpr int owner = 6, user = 7;
+  ok(cudaSetDevice(owner));
+  const Device<unsigned> word(zeros(1));
+  unsigned* of_pool = nullptr;
+  ok(cudaMallocAsync(&of_pool, 4, nullptr));
+  ok(cudaMemsetAsync(of_pool, 0, 4, nullptr));
+  ok(cudaSetDevice(user));
+  {
+    Stream stream;
+    const Device<unsigned> copy(zeros(1));
+    CHECK(cuStreamWriteValue32(stream, address(word + 0), 1, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuStreamWaitValue32(stream, address(word + 0), 1, 0) == CUDA_ERROR_INVALID_VALUE);
+    ok(cudaMemcpyAsync(copy, word, 4, cudaMemcpyDefault, stream));  // copies do without
+    ok(cudaDeviceEnablePeerAccess(owner, 0));
+    ok(cuStreamWriteValue32(stream, address(word + 0), 9, 0));
+    CHECK(cuStreamWriteValue32(stream, address(of_pool), 1, 0) == CUDA_ERROR_INVALID_VALUE);
+    ok(cudaStreamSynchronize(stream));
+  }
+  ok(cudaSetDevice(owner));
+  CHECK(word.read()[0] == 9);
+  ok(cudaFreeAsync(of_pool, nullptr));
+  ok(cudaSetDevice(0));
 }
 
 TEST_CASE("wrong calls, and how the driver's functions are found") {

@@ -207,6 +207,16 @@ TEST_CASE("events: the time between them, if both have a time and are over") {
     (void)cudaGetLastError();
   }
   CHECK(not_ready > 0);
+
+  Event here(cudaEventDefault);
+  ok(cudaEventRecord(here, nullptr));
+  ok(cudaSetDevice(1));
+  Event there(cudaEventDefault);
+  ok(cudaEventRecord(there, nullptr));
+  ok(cudaSetDevice(0));
+  float milliseconds = -1;
+  CHECK(cudaEventElapsedTime(&milliseconds, here, there) == cudaErrorInvalidResourceHandle);
+  (void)cudaGetLastError();
 }
 
 TEST_CASE("priorities: kept, moved into the range, and of no influence on what is computed") {

@@ -106,6 +106,40 @@ class Event {
   cudaEvent_t handle_ = nullptr;
 };
 
+/// A graph and its executable form.
+class Graph {
+ public:
+  explicit Graph(cudaGraph_t graph, unsigned long long flags = 0) : graph_(graph) {
+    ok(cudaGraphInstantiate(&exec_, graph, flags));
+  }
+  ~Graph() {
+    (void)cudaGraphExecDestroy(exec_);
+    (void)cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  cudaError_t launch(cudaStream_t stream) const { return cudaGraphLaunch(exec_, stream); }
+  std::size_t size() const {
+    std::size_t count = 0;
+    ok(cudaGraphGetNodes(graph_, nullptr, &count));
+    return count;
+  }
+
+ private:
+  cudaGraph_t graph_;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+/// What `body` enqueues in the stream.
+template <class Body>
+cudaGraph_t capture(cudaStream_t stream, Body body) {
+  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  body();
+  cudaGraph_t graph = nullptr;
+  ok(cudaStreamEndCapture(stream, &graph));
+  return graph;
+}
+
 /// The simulator's settings while it lives. Errors, sticky ones too, end with it.
 class Settings {
  public:
@@ -169,6 +203,25 @@ std::string report_of(void (*kernel)(Formal...), const Shape& shape, const Actua
   ok(cudaDeviceSynchronize());
   CHECK(cudaGetLastError() == cudaSuccess);
   return report;
+}
+
+/// Launches the kernel in each of five orders. Either every order reports something, or none does.
+/// Returns the first order's report.
+template <class... Formal, class... Actual>
+std::string found_in(void (*kernel)(Formal...), const Shape& shape, const Actual&... arguments) {
+  std::string found;
+  bool first = true;
+  for (Config config : every_order()) {
+    config.races = true;
+    const Settings settings(config);
+    const bool failed = try_launch(kernel, shape, nullptr, arguments...) != cudaSuccess;
+    const std::string report = failed ? cudaGetErrorString(cudaErrorLaunchFailure) : "";
+    reset();
+    if (first) found = report;
+    first = false;
+    CHECK(report.empty() == found.empty());
+  }
+  return found;
 }
 
 struct Ended {

@@ -9,6 +9,7 @@
 
 #include "cluster.h"
 #include "language.h"
+#include "tensor_core.h"
 #include "warp.h"
 
 namespace simt::detail {
@@ -29,6 +30,7 @@ class Registers {
   }
 
   void give(int count) {
+    meet("setmaxnreg.dec");
     int& held = this->held();
     if (count > held)
       fail_thread("setmaxnreg.dec to " + std::to_string(count) +
@@ -39,6 +41,7 @@ class Registers {
   }
 
   void take(int count) {
+    meet("setmaxnreg.inc");
     int& held = this->held();
     if (count < held)
       fail_thread("setmaxnreg.inc to " + std::to_string(count) +
@@ -53,6 +56,11 @@ class Registers {
 
  private:
   static constexpr int in_block = 65536;
+
+  /// The whole warp executes it together (`.sync.aligned`).
+  static void meet(const char* name) {
+    whole_warp<char, char>(name, 0, [](const std::array<char, 32>&, int) -> char { return 0; });
+  }
 
   int& held() { return held_[linear_thread()]; }
 

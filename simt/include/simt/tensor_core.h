@@ -22,6 +22,34 @@
 
 namespace simt::detail {
 
+/// Of the running thread's block.
+bool is_shared(const void* data, std::size_t bytes);
+
+/// As warp_collective, of all 32 threads of a warp: fails those that come if others have ended.
+template <class In, class Out>
+Out whole_warp(const char* name, const In& mine, Out (*all)(const std::array<In, 32>&, int)) {
+  struct Result {
+    Out value;
+    bool whole;
+  };
+  const auto complete_all = [](AnyFunction one, const void* const* inputs, void* const* results,
+                               unsigned present) {
+    Out values[32];
+    void* places[32];
+    for (int lane = 0; lane < 32; ++lane) places[lane] = &values[lane];
+    if (present == ~0u) complete<In, Out>(one, inputs, places, present);
+    for (int lane = 0; lane < 32; ++lane)
+      if (present >> lane & 1u)
+        *static_cast<Result*>(results[lane]) = {values[lane], present == ~0u};
+  };
+  Result result;
+  compiler_fence();
+  warp_rendezvous(name, ~0u, &mine, &result, reinterpret_cast<AnyFunction>(all), complete_all);
+  compiler_fence();
+  if (!result.whole) fail_thread(std::string(name) + ", and a lane has ended");
+  return result.value;
+}
+
 using FourRegisters = std::array<std::uint32_t, 4>;
 
 /// What a thread receives: of matrix i, rows at lanes[8 i .. 8 i + 7], two elements of 16 bits.
@@ -45,8 +73,10 @@ template <bool transposed>
 void load_matrices(const char* name, std::uint32_t (&result)[4], const void* row) {
   if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0)
     fail_thread(std::string(name) + " of a row that is not aligned to 16 bytes");
+  if (!is_shared(row, 16))
+    fail_thread(std::string(name) + " of a row that is not in shared memory");
   const FourRegisters registers =
-      warp_collective<const void*, FourRegisters>(name, ~0u, row, matrices_of<transposed>);
+      whole_warp<const void*, FourRegisters>(name, row, matrices_of<transposed>);
   std::copy(registers.begin(), registers.end(), result);
 }
 
@@ -110,7 +140,7 @@ void mma(const char* name, float (&d)[4], const std::uint32_t (&a)[4],
   std::copy(a, a + 4, mine.a);
   std::copy(b, b + 2, mine.b);
   const std::array<float, 4> sums =
-      warp_collective<MmaOperands, std::array<float, 4>>(name, ~0u, mine, multiply_add<Type>);
+      whole_warp<MmaOperands, std::array<float, 4>>(name, mine, multiply_add<Type>);
   std::copy(sums.begin(), sums.end(), d);
 }
 

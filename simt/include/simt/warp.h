@@ -135,32 +135,37 @@ inline int first_of_group(const char* name, int width) {
 
 // ---- the block's barriers -----------------------------------------------------------------------
 
-inline void __syncthreads() {
+// Always inlined: what calls block_barrier() is the kernel, and two places are two barriers.
+#define SIMT_INLINE __attribute__((always_inline)) inline
+
+SIMT_INLINE void __syncthreads() {
   simt::detail::compiler_fence();
   simt::detail::block_barrier("__syncthreads", false);
   simt::detail::compiler_fence();
 }
 
-inline int __syncthreads_count(int predicate) {
+SIMT_INLINE int __syncthreads_count(int predicate) {
   simt::detail::compiler_fence();
   const int set = simt::detail::block_barrier("__syncthreads_count", predicate != 0).set;
   simt::detail::compiler_fence();
   return set;
 }
 
-inline int __syncthreads_and(int predicate) {
+SIMT_INLINE int __syncthreads_and(int predicate) {
   simt::detail::compiler_fence();
   const auto counts = simt::detail::block_barrier("__syncthreads_and", predicate != 0);
   simt::detail::compiler_fence();
   return counts.set == counts.threads;
 }
 
-inline int __syncthreads_or(int predicate) {
+SIMT_INLINE int __syncthreads_or(int predicate) {
   simt::detail::compiler_fence();
   const int set = simt::detail::block_barrier("__syncthreads_or", predicate != 0).set;
   simt::detail::compiler_fence();
   return set != 0;
 }
+
+#undef SIMT_INLINE
 
 // ---- a warp's instructions ----------------------------------------------------------------------
 
