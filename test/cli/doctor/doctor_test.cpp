@@ -230,8 +230,9 @@ namespace {
 /// Two ranks with two simulated GPUs on a system with this nvidia-smi, unless `variables` say
 /// otherwise.
 Ended doctor_on_sim(const TemporaryFolder& folder, const std::string& variables,
-                    const std::string& options = "") {
-  std::ofstream(folder / "nvidia-smi") << "#!/bin/sh\necho 'Disabled, Default'\n";
+                    const std::string& options = "",
+                    const std::string& nvidia_smi = "echo 'Disabled, Default'") {
+  std::ofstream(folder / "nvidia-smi") << "#!/bin/sh\n" << nvidia_smi << "\n";
   std::filesystem::permissions(folder / "nvidia-smi", std::filesystem::perms::owner_all);
   return test::run(
       {"/bin/sh", "-c",
@@ -287,6 +288,27 @@ TEST_CASE("doctor: through the front door, what is planted about simulated GPUs"
   CHECK(contains(nccl.out, "cannot address each other's memory: 0 and 1"));
   check_problem(doctor_on_sim(folder, apart, "--comm ring"),
                 "all-reduce on sim: rank 0: nothing reaches the GPUs", "See GPU peers");
+}
+
+TEST_CASE("doctor: through the front door, CUDA that does not start, and a driver that hangs" *
+          doctest::test_suite("slow")) {
+  if (gpu::kind() != Device::Kind::sim) return;
+  const TemporaryFolder folder;
+  const Ended unstarted = doctor_on_sim(folder, "CUDA_DEVICE_MAX_CONNECTIONS=abc");
+  CAPTURE(unstarted.out);
+  CHECK(test::count(unstarted.out, "PROBLEM") == 2);
+  CHECK(contains(unstarted.out, "PROBLEM GPU queues: CUDA_DEVICE_MAX_CONNECTIONS=abc"));
+  CHECK_FALSE(contains(unstarted.out, "no NVIDIA driver"));
+  // It takes no notice of SIGTERM, and longer than ranks wait for each other.
+  check_problem(doctor_on_sim(folder, "", "--timeout 3", "trap '' TERM; sleep 1000"),
+                "GPU driver: nvidia-smi did not answer", "nvidia-smi -pm 1");
+}
+
+TEST_CASE("doctor: through the front door, an option that is given twice is one line") {
+  const Ended ended = test::run({LOCKSTEP_BIN_DIR "/lockstep_doctor", "--ranks", "2", "--ranks=3"});
+  CHECK(ended.code == 2);
+  CHECK(test::lines_of(ended.err).size() == 1);
+  CHECK(contains(ended.err, "--ranks takes one value, and is given 2 times"));
 }
 
 TEST_CASE("doctor: through the front door, a device that this build does not drive is one line") {
