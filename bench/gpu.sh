@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a machine with a GPU is needed for, in one command: --help below.
 set -uo pipefail
+exec </dev/null  # nothing here asks anybody
 root=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
 
 usage() {
@@ -21,15 +22,17 @@ toolkit, CMake and Ninja, and installs nothing.
                      and cuBLAS need no names without a version, and are also looked for among the
                      packages nvidia-* of --python
   --python PROGRAM   a Python with torch, to be compared with (\$LOCKSTEP_PYTHON, python3)
-  --stages A,B       only these, in the order below; the binaries of a former call are used
+  --stages A,B       only these, in the order below; without build, what a former call has built
+                     for DEVICE in the build folder is run
   --limit SECONDS    of everything together (570)
-  --each SECONDS     a command's limit is at most this
+  --each SECONDS     a command's limit is at most this; what takes no notice of SIGTERM then is
+                     killed 5 s later
 
 Stages, and the limit of each in seconds:
 
   ${stages_text//$'\n'/$'\n'  }
 
-The exit code is 1 if anything failed or was stopped, 2 for wrong usage.
+The exit code is 1 if anything failed, was stopped, or could not be written, 2 for wrong usage.
 TEXT
 }
 
@@ -67,97 +70,62 @@ all_stages=()
 while read -r name seconds _; do
   all_stages+=("$name") limit_of[$name]=$seconds
 done <<<"$stages_text"
-for name in ${stages//,/ }; do
-  [[ " ${all_stages[*]} " == *" $name "* ]] || misuse "--stages: there is no stage '$name'"
+[[ -z $stages || $stages =~ ^[a-z]+(,[a-z]+)*$ ]] ||
+  misuse "--stages takes names with commas between them, not '$stages'"
+chosen=("${all_stages[@]}")
+[[ -z $stages ]] || IFS=, read -ra chosen <<<"$stages"
+for name in "${chosen[@]}"; do
+  [[ -v limit_of[$name] ]] || misuse "--stages: there is no stage '$name'"
 done
+# is_chosen STAGE
+is_chosen() { [[ " ${chosen[*]} " == *" $1 "* ]]; }
+
 build=${build:-$root/build/$device}
 build=$(readlink -m -- "$build")
 if [[ -n $deps ]]; then
-  deps=$(readlink -e -- "$deps") || misuse "--deps: there is no such folder"
+  [[ -d $deps ]] || misuse "--deps: there is no such folder"
+  deps=$(readlink -e -- "$deps")
 fi
-mkdir -p -- "$out" && out=$(readlink -f -- "$out") || exit 1
-
 commit=$(git -C "$root" describe --always --dirty 2>/dev/null) || commit=unknown
 
-nvcc=${CUDACXX-}
-nvcc=$(command -v "${nvcc%% *}" || command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-
-# --- Libraries that have no place in the system ---------------------------------------------------
-
-# They are linked into one folder, with the plain names that linkers look for. cuBLAS only if the
-# toolkit has none.
-link_libraries() {
-  local plain=$build/libraries names=nccl folder name file folders=()
-  [[ -e $(readlink -m -- "$nvcc/../../lib64/libcublas.so") ]] || names='nccl cublas cublasLt'
-  mapfile -t folders < <(timeout 20 "$python" -c \
-    'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null)
-  [[ -z $deps ]] || folders+=("$deps" "$deps/usr")
-  mkdir -p "$plain/lib" "$plain/include"
-  for folder in "${folders[@]}"; do
-    for name in $names; do
-      for file in "$folder"/{,*/}{lib,lib64}/{,*/}"lib$name".so.*; do
-        [[ ! -e $file ]] || link_as "$file" "$plain/lib/${file##*/}" "$plain/lib/lib$name.so"
-      done
-      for file in "$folder"/{,*/}include/"$name"*; do
-        [[ ! -e $file ]] || link_as "$file" "$plain/include/${file##*/}"
-      done
-    done
-  done
-  use_library LOCKSTEP_NCCL_LIBRARY libnccl.so LOCKSTEP_NCCL_INCLUDE
-  use_library CUDA_cublas_LIBRARY libcublas.so
-  use_library CUDA_cublasLt_LIBRARY libcublasLt.so
-  search "$plain"
-}
-# link_as FILE NAME...
-link_as() {
-  local name
-  for name in "${@:2}"; do ln -sfn -- "$(readlink -f -- "$1")" "$name"; done
-}
-# use_library VARIABLE FILE [VARIABLE]: what CMake has to find, and the headers' folder.
-use_library() {
-  local plain=$build/libraries
-  [[ -e $plain/lib/$2 ]] || return
-  configure+=("-D$1=$plain/lib/$2" ${3+"-D$3=$plain/include"})
-}
-
-# search PREFIX...: compilers and programs look there, too. Debian has folders per architecture.
-search() {
-  local prefix machine libraries=${LD_LIBRARY_PATH-} headers=${CPLUS_INCLUDE_PATH-}
-  machine=$(g++ -print-multiarch 2>/dev/null)
-  for prefix; do
-    libraries=$prefix/lib/$machine:$prefix/lib:$prefix/lib64${libraries:+:$libraries}
-    headers=$prefix/include:$prefix/include/$machine${headers:+:$headers}
-  done
-  export LD_LIBRARY_PATH=$libraries CPLUS_INCLUDE_PATH=$headers
-}
-
-# The preset of the folder's name (CMakePresets.json), such as sim-asan.
-preset=$device
-[[ ${build##*/} != "$device"-* ]] || preset=${build##*/}
-configure=(cmake -S "$root" --preset "$preset" -B "$build")
-if [[ -n $deps ]]; then
-  prefix=$deps
-  [[ ! -d $deps/usr ]] || prefix=$deps/usr
-  configure+=("-DCMAKE_PREFIX_PATH=$prefix;$deps" "-DOPENSSL_ROOT_DIR=$prefix" -DLOCKSTEP_MPI=OFF
-              -DOPENSSL_USE_STATIC_LIBS=ON -DZLIB_USE_STATIC_LIBS=ON)
-  search "$deps" "$prefix"
+# shellcheck source=bench/gpu/build.sh
+source "$root/bench/gpu/build.sh"
+if ! is_chosen build && [[ ${chosen[*]} != probe ]]; then
+  problem=$(build_problem)
+  [[ -z $problem ]] || misuse "$problem"
 fi
-[[ $device == sim ]] || link_libraries
-
-# --- The stages -----------------------------------------------------------------------------------
+{ mkdir -p -- "$out" && out=$(readlink -f -- "$out") && echo >>"$out/log.txt"; } 2>/dev/null ||
+  { echo "gpu.sh: --out: '$out' cannot be written to" >&2; exit 1; }
 
 # shellcheck source=bench/gpu/commands.sh
 source "$root/bench/gpu/commands.sh"
+# shellcheck source=bench/gpu/results.sh
+source "$root/bench/gpu/results.sh"
+# shellcheck source=bench/gpu/tests.sh
+source "$root/bench/gpu/tests.sh"
 # shellcheck source=bench/gpu/stages.sh
 source "$root/bench/gpu/stages.sh"
 
-echo "=== bench/gpu.sh --device $device, commit $commit, $(date -u)" >>"$out/log.txt"
+# --- The stages -----------------------------------------------------------------------------------
+
+if [[ $device == cuda ]]; then
+  ! is_chosen build || link_libraries
+  search "$build/libraries"
+fi
+append "$out/log.txt" echo "=== bench/gpu.sh --device $device, commit $commit, $(date -u)"
 for name in "${all_stages[@]}"; do
-  [[ -z $stages || ,$stages, == *,"$name",* ]] || continue
+  is_chosen "$name" || continue
   begin_stage "$name" "${limit_of[$name]}"
-  "stage_$name"
+  problem=''
+  [[ $name == @(probe|build) ]] || { problem=$(build_problem) built_from=$(built_from); }
+  if [[ -n $problem ]]; then
+    not_run 1 "$problem"
+    record programs
+  else
+    "stage_$name"
+  fi
   end_stage
 done
-echo "written to $out"
+echo "written to $out" 2>/dev/null
 ((interrupted == 0)) || exit "$interrupted"
 exit "$failed"

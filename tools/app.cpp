@@ -68,6 +68,13 @@ bool App::parse(int argc, const char* const* argv) {
   } catch (const CLI::Success& answer) {
     app_->exit(answer);
     return false;
+  } catch (const CLI::ArgumentMismatch& error) {
+    std::string text = error.what();
+    constexpr std::string_view words = ": At Most 1 required but received ";
+    if (const auto at = text.find(words); at != text.npos)
+      text = fmt::format("{} takes one value, and is given {} times", text.substr(0, at),
+                         text.substr(at + words.size()));
+    throw UsageError(text);
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -136,18 +137,35 @@ Gpu gpu_of(const Options& o, int local_rank) {
   return mine;
 }
 
-/// What only one rank of a machine needs to look at.
-std::vector<Finding> look_at_machine(const Options& o, const std::optional<dist::LaunchInfo>& info,
-                                     const Gpu& mine) {
-  const int ranks = info ? info->local_size : 1;
-  auto findings = doctor::check_machine({.ranks = ranks, .bytes = o.bytes(), .folder = o.folder});
-  if (!mine.asked) return findings;
-  const doctor::GpuJob job{.ranks = ranks,
-                           .several_machines = info && info->local_size < info->size,
-                           .nccl = dist::nccl_available()};
-  for (Finding& finding : doctor::check_gpus(gpu::facts(), doctor::look_around(&std::getenv), job))
-    findings.push_back(std::move(finding));
-  return findings;
+/// What the system says of this machine's GPUs. nvidia-smi may take longer than other ranks wait:
+/// it runs beside.
+class LookAround {
+ public:
+  void begin() {
+    around_ = std::async(std::launch::async, [] { return doctor::look_around(&std::getenv); });
+  }
+  bool ends_within(std::chrono::milliseconds time) const {
+    return !around_.valid() || around_.wait_for(time) == std::future_status::ready;
+  }
+  std::vector<Finding> judge(const std::optional<dist::LaunchInfo>& info) {
+    if (!around_.valid()) return {};
+    const doctor::GpuJob job{.ranks = info ? info->local_size : 1,
+                             .several_machines = info && info->local_size < info->size,
+                             .nccl = dist::nccl_available()};
+    return doctor::check_gpus(gpu::facts(), around_.get(), job);
+  }
+
+ private:
+  std::future<doctor::Surroundings> around_;
+};
+
+/// All ranks wait for the slowest, and none of them for long at a time. Collective.
+void wait_for(const World& world, const LookAround& around) {
+  while (true) {
+    const bool ends = around.ends_within(std::chrono::milliseconds(100));
+    const auto texts = dist::gather_text(world.communicator(), ends ? "" : "waits", "doctor");
+    if (std::ranges::all_of(texts, &std::string::empty)) return;
+  }
 }
 
 /// With tensors on GPUs, if every rank has one that computes. Collective.
@@ -175,18 +193,28 @@ int run_rank(const Options& o) {
   const bool first = !info || info->rank == 0;
   if (!first) report.keep_silent();
   const Gpu mine = gpu_of(o, info ? info->local_rank : 0);
-  std::vector<Finding> machine;
-  if (!info || info->local_rank == 0) machine = look_at_machine(o, info, mine);
+  std::vector<Finding> machine;  // which only one of its ranks needs to look at
+  LookAround around;
+  if (!info || info->local_rank == 0) {
+    if (mine.asked) around.begin();
+    machine = doctor::check_machine(
+        {.ranks = info ? info->local_size : 1, .bytes = o.bytes(), .folder = o.folder});
+  }
   if (first) report.add(machine);
   std::optional<World> world;
   try {
     world.emplace(World::join(
         {.comm = o.comm, .transport = o.transport, .timeout = dist::Seconds(o.timeout)}));
   } catch (const Error& error) {
+    if (first) report.add(around.judge(info));
     report.speak();
     give_up(doctor::explain_join(error));
   }
   try {
+    wait_for(*world, around);
+    const auto gpus = around.judge(info);
+    if (first) report.add(gpus);
+    machine.insert(machine.end(), gpus.begin(), gpus.end());
     report.add(of_other_machines(*world, machine));
     report.add(doctor::check_all_reduce(*world));
     report.add(doctor::check_gradients(*world));

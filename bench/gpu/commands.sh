@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # variables of gpu.sh and stages.sh
 #
-# For bench/gpu.sh: runs commands within limits and writes down how they ended. A stage calls run,
-# skip and attach; begin_stage and end_stage stand around it.
+# For bench/gpu.sh: runs commands within limits. A stage calls run, skip and attach; what they write
+# is in results.sh.
 #
-# The caller sets: out, device, commit, all_stages, limit and each (in seconds).
+# The caller sets: limit and each (in seconds), out.
 
 # What the last command was and how it ended; its output is in the file $output.
 command_line='' code=0 elapsed=0 most=0 remark=''
@@ -13,7 +13,7 @@ telling=''
 running=''  # the process whose group the command is
 failed=0
 
-scratch=$(mktemp -d)
+scratch=$(mktemp -d) || exit 1
 trap 'rm -rf -- "$scratch"' EXIT
 output=$scratch/output figures=$scratch/figures.json
 
@@ -30,14 +30,18 @@ end_early() { limit=0 interrupted=$1; [[ -z $running ]] || kill -TERM "$running"
 interrupted=0
 trap 'end_early 143' TERM
 trap 'end_early 130' INT HUP
+trap : PIPE  # whoever reads what this prints may leave; what runs gets the signal as usual
 
 # --- A command ------------------------------------------------------------------------------------
 
 least() { local result=$1 one; for one; do ((one >= result)) || result=$one; done; echo "$result"; }
 
+# What a command may print, in bytes: the disk is not to be filled by a loop.
+most_output=20000000
+
 # execute SECONDS COMMAND...: at most for so long, and as long as the stage and the whole may take.
 execute() {
-  local began time
+  local began time pipe reader mark=$$.$RANDOM$RANDOM
   began=$(now)
   time=$(least $(($1 * 1000)) "$each" $((stage_began + stage_limit - began)) \
     $((script_began + limit - began)))
@@ -48,17 +52,48 @@ execute() {
   fi
   not_run 0 '' "$@"
   most=$time
-  printf '\n=== %s: %s\n' "$stage" "$command_line" >>"$out/log.txt"
+  append "$out/log.txt" printf '\n=== %s: %s\n' "$stage" "$command_line"
+  exec {pipe}> >(trap '' INT HUP TERM; exec head -c "$most_output" >"$output")
+  reader=$!
   # timeout makes a process group and ends all of it. lockstep-run takes two seconds to end its
   # ranks after SIGTERM: SIGKILL comes later.
-  timeout --kill-after=5 "$(seconds "$most")" "$@" >"$output" 2>&1 </dev/null &
+  LOCKSTEP_GPU_COMMAND=$mark timeout --kill-after=5 "$(seconds "$most")" "$@" >&"$pipe" 2>&1 \
+    {pipe}>&- &
   running=$!
+  exec {pipe}>&-
   ((!interrupted)) || kill -TERM "$running" 2>/dev/null
   # A signal to this script also ends `wait`, before the command has ended.
   while { wait "$running"; code=$?; } 2>/dev/null; kill -0 "$running" 2>/dev/null; do :; done
   kill -KILL -- "-$running" 2>/dev/null  # what the command left behind
   running='' elapsed=$(($(now) - began))
-  cat -- "$output" >>"$out/log.txt"
+  kill_marked "$mark"
+  end_reader "$reader"
+  if (($(stat -c %s -- "$output") >= most_output)); then
+    remark="printed more than $((most_output / 1000000)) MB" code=$((code ? code : 1))
+  fi
+  append "$out/log.txt" cat -- "$output"
+}
+
+# kill_marked MARK: what the command left behind in a process group of its own. What has cleared its
+# environment, or belongs to another user, is not found.
+kill_marked() {
+  local files file try
+  for try in 1 2 3 4 5 6 7 8 9; do
+    mapfile -t files < <(LC_ALL=C grep -lszxF -- "LOCKSTEP_GPU_COMMAND=$1" /proc/[0-9]*/environ)
+    ((${#files[@]})) || return 0
+    for file in "${files[@]}"; do kill -KILL "${file//[!0-9]/}" 2>/dev/null; done
+    sleep 0.05
+  done
+}
+
+# end_reader PROCESS: it ends when nothing holds the pipe any more.
+end_reader() {
+  local try
+  for ((try = 0; try < 40; try++)); do
+    kill -0 "$1" 2>/dev/null || return 0
+    sleep 0.02
+  done
+  kill -KILL "$1" 2>/dev/null
 }
 
 # not_run CODE REMARK [COMMAND...]: as if it had ended so; -1 for one that is skipped.
@@ -68,116 +103,8 @@ not_run() {
   : >"$output"
 }
 
-# record NAME: how the command ended, as an element of the stage's JSON and a row of its table.
-record() {
-  local result=failed
-  case $code in
-    0) result=passed ;;
-    -1) result=skipped ;;
-    124 | 137) ((elapsed < most)) || result=stopped ;;  # earlier it is the system that kills
-  esac
-  ((!interrupted || code <= 0)) || result=stopped
-  [[ -n $remark ]] || remark=$(remark_of "$result")
-  ((code <= 0 || code == 124)) || remark="exit code $code: $remark"
-  results+=" $result"
-  local json
-  json=$(printf '{"name": %s, "result": "%s", "code": %d, "seconds": %s, "limit": %s,' \
-    "$(quoted "$1")" "$result" "$code" "$(seconds "$elapsed")" "$(seconds "$most")")
-  json+=$(printf '\n    "remark": %s,\n    "command": %s' "$(quoted "$remark")" \
-    "$(quoted "$command_line")")
-  # A program that was stopped may have written half of it.
-  [[ $(tail -c 2 -- "$figures" 2>/dev/null) != '}' ]] || json+=$',\n    "figures": '$(<"$figures")
-  commands_json+=${commands_json:+,}$'\n   '$json'}'
-  table+="| ${1//|/\\|} | $result | $(seconds "$elapsed") | ${remark//|/\\|} |"$'\n'
-  printf '%-9s %-34s %-8s %6s s  %s\n' "$stage" "$1" "$result" "$(seconds "$elapsed")" "$remark"
-  telling=''
-  [[ $result == passed ]]
-}
-
-# What the output tells: its first error if it failed, else its last line, or that of `telling`.
-remark_of() {
-  local line=''
-  [[ $1 != passed ]] && line=$(grep -av '^\[doctest\] ' -- "$output" |
-    grep -a -m 1 -iE '(^|[^a-z])error|^\[[a-z_ ]+\] ')
-  [[ -z $line && -n $telling ]] && line=$(grep -aE -- "$telling" "$output" | tail -n 1)
-  [[ -n $line ]] || line=$(grep -av '^[[:space:]]*$' -- "$output" | tail -n 1)
-  printable "$line" | cut -c -160
-}
-printable() {
-  local text
-  text=$(printf '%s' "$1" | LC_ALL=C tr -s '\0-\40' ' ' | LC_ALL=C tr -s '\177-\377' '?')
-  echo "${text% }"
-}
-
-# A JSON string.
-quoted() {
-  local text
-  text=$(printable "$1")
-  text=${text//\\/\\\\}
-  printf '"%s"' "${text//\"/\\\"}"
-}
-
 # run NAME SECONDS COMMAND...
 run() { execute "${@:2}"; record "$1"; }
 
 # skip NAME WHY
 skip() { not_run -1 "$2"; record "$1" || true; }
-
-# attach [FENCE]: puts the last command's output below the stage's table; '' if it is a table.
-attach() {
-  local fence=${1-'```'}
-  attached+=$'\n'${fence:+$fence$'\n'}$(LC_ALL=C tr -cd '\11\12\40-\176' <"$output")$'\n'$fence$'\n'
-}
-
-# --- A stage --------------------------------------------------------------------------------------
-
-begin_stage() {
-  stage=$1 stage_limit=$(($2 * 1000)) stage_began=$(now)
-  results='' commands_json='' table='' attached=''
-}
-
-# Its result: failed before stopped before passed; skipped if all of it was.
-stage_result() {
-  local result
-  for result in failed stopped passed; do
-    [[ $results != *" $result"* ]] || { echo "$result"; return; }
-  done
-  echo skipped
-}
-
-end_stage() {
-  local result took
-  result=$(stage_result) took=$(seconds $(($(now) - stage_began)))
-  [[ $result == @(passed|skipped) ]] || failed=1
-  {
-    printf '{"stage": "%s", "result": "%s", "seconds": %s, "limit": %d,\n' \
-      "$stage" "$result" "$took" $((stage_limit / 1000))
-    printf ' "device": "%s", "commit": %s, "ended": "%s",\n "commands": [%s]}\n' "$device" \
-      "$(quoted "$commit")" "$(date -u '+%Y-%m-%dT%H:%M:%SZ')" "$commands_json"
-  } >"$scratch/json"
-  {
-    printf '## %s: %s, %s s of %d s\n\n' "$stage" "$result" "$took" $((stage_limit / 1000))
-    printf '| command | result | seconds | remark |\n|---|---|---:|---|\n%s%s' "$table" "$attached"
-  } >"$scratch/md"
-  replace "$scratch/json" "$out/$stage.json"
-  replace "$scratch/md" "$out/$stage.md"
-  write_summary
-}
-
-# Whoever reads the file while it is written, or after this script was killed, finds all of it.
-replace() { cp -- "$1" "$2.part" && mv -f -- "$2.part" "$2"; }
-
-# Stages of former calls belong to it.
-write_summary() {
-  local name present=()
-  for name in "${all_stages[@]}"; do
-    [[ ! -e $out/$name.md ]] || present+=("$out/$name.md")
-  done
-  {
-    printf '# bench/gpu.sh --device %s, commit %s\n\n' "$device" "$commit"
-    printf '| stage | result | seconds | limit |\n|---|---|---:|---:|\n'
-    sed -nsE '1s/^## (.*): (.*), (.*) s of (.*) s$/| \1 | \2 | \3 | \4 |/p' -- "${present[@]}"
-    for name in "${present[@]}"; do echo; cat -- "$name"; done
-  } >"$scratch/summary"
-  replace "$scratch/summary" "$out/summary.md"
-}

@@ -39,8 +39,11 @@ gpu_tool() {
 stage_probe() {
   local name
   if on_gpu; then
-    run GPU 20 nvidia-smi --format=csv,noheader \
+    execute 20 nvidia-smi --format=csv,noheader \
       --query-gpu=name,driver_version,memory.total,clocks.max.sm,compute_cap
+    # It may say "No devices were found" and end well.
+    ((code)) || lines -qE ', *[0-9]+[.][0-9]+ *$' || code=1 remark="no GPU: $(remark_of passed)"
+    record GPU
     run 'CUDA compiler' 10 "$nvcc" --version
   else
     skip GPU "the simulator"
@@ -79,88 +82,7 @@ find_pytorch() {
   fi
 }
 
-stage_build() {
-  telling='GPU backend|NCCL: '
-  run configure 90 "${configure[@]}"
-  run build 420 cmake --build "$build" --parallel "$(nproc)" --target test_cuda test_kernels \
-    test_autograd train_mlp bench_step bench_kernels lockstep-run -- -k 0
-}
-
 # --- Tests ----------------------------------------------------------------------------------------
-
-# STAGE|NAME|SECONDS|CASES of test_cuda that share a process. What forks its ranks needs one that
-# has not used the GPU yet. What has hung on hardware comes last.
-com='GPU communicators:'
-cuda_tests=(
-  'kernels|every rung|60|every rung*'
-  'kernels|hopper|60|hopper*'
-  'kernels|products of 16 bits, defaults|60|products of 16-bit*,a long sum*,the default*,two runs*'
-  'kernels|tiles|60|medium and large*,large tiles*,tiles in several*'
-  'kernels|fill, streams|30|fill*,streams*'
-  "recorded|collectives|40|$com a step that is recorded*,$com replays go on*"
-  'recorded|DDP|40|GPU DDP: a recorded step*,GPU DDP: what one rank does*,trace: a replay*'
-  'recorded|training|60|recorded steps*,GPU DDP: plain steps between*'
-  "ranks|processes|40|$com all operations among processes"
-  'ranks|a late process|60|GPU ranks that are late: a rank*'
-  'ranks|a late thread|40|GPU ranks that are late: the same*'
-  'ranks|processes that are killed|60|GPU teardown: the matrix,GPU teardown: a rank*'
-  "ranks|threads|60|$com all operations among threads"
-  "ranks|what is refused|30|$com what cannot be*,$com ranks that call different*"
-  "ranks|groups|30|$com groups,$com a group allocates*"
-  "ranks|no rank, an abort|40|$com a rank that never*,$com an abort*"
-  'ranks|losses, verdicts|40|GPU DDP: the losses*,GPU DDP: an exc*,GPU DDP: a deferred verdict is*'
-  'ranks|traces|40|trace: one rank*,trace: a second*,trace: collectives*'
-  'ranks|any training|60|drill*'
-  "ranks|conformance|40|$com conformance"
-  'ranks|last verdict|30|GPU DDP: a deferred verdict about*'
-)
-
-# test_groups STAGE: runs those of the table.
-test_groups() {
-  local group its_stage name time cases
-  for group in "${cuda_tests[@]}"; do
-    IFS='|' read -r its_stage name time cases <<<"$group"
-    [[ $its_stage != "$1" ]] || tests "$name" "$time" test_cuda "$cases"
-  done
-}
-
-# tests NAME SECONDS PROGRAM CASES [EXCLUDED]: the cases that match, in one process. A pattern that
-# matches none is a failure: a case has got another name. In the simulator, where the suite runs all
-# of them, only one group is run.
-tests() {
-  local program=$build/test/$3 unmet
-  local options=("--test-case=$4" "--test-case-exclude=${5-}" --duration=true)
-  unmet=$(unmet_patterns "$program" "$4")
-  if [[ ! -x $program ]]; then
-    not_run 1 "not built" "$program"
-  elif [[ -n $unmet ]]; then
-    not_run 1 "no case has the name $unmet" "$program" "${options[@]}"
-  elif ! on_gpu && [[ $1 != collectives ]]; then
-    not_run -1 'only the names were checked: the suite runs them' "$program" "${options[@]}"
-  else
-    execute "$2" "$program" "${options[@]}"
-    none_ran
-  fi
-  telling='test cases: '
-  record "$1"
-}
-
-# doctest takes a run of no case for a success.
-none_ran() {
-  local ran
-  ran=$(sed -n 's/^\[doctest\] test cases: *\([0-9]*\) .*/\1/p' "$output" | tail -n 1)
-  ((code == 0)) && [[ ${ran:-0} == 0 ]] && remark='no test case ran' code=1
-}
-
-# unmet_patterns PROGRAM PATTERNS: those that no case has.
-unmet_patterns() {
-  local pattern patterns
-  IFS=, read -ra patterns <<<"$2"
-  for pattern in "${patterns[@]}"; do
-    timeout 20 "$1" --list-test-cases "--test-case=$pattern" 2>/dev/null |
-      grep -qE 'current filters: *[1-9]' || printf "'%s' " "$pattern"
-  done
-}
 
 stage_kernels() {
   test_groups kernels
@@ -187,11 +109,9 @@ stage_ranks() {
   local named
   test_groups ranks
   named=$(printf '%s\n' "${cuda_tests[@]}" | cut -d '|' -f 4 | paste -sd ,)
-  if unnamed_cases "$named"; then tests 'cases without a group' 60 test_cuda '*' "$named"; fi
-}
-unnamed_cases() {
-  "$build/test/test_cuda" --list-test-cases "--test-case-exclude=$1" 2>/dev/null </dev/null |
-    grep -qE 'current filters: *[1-9]'
+  if unnamed_cases test_cuda "$named"; then
+    tests 'cases without a group' 60 test_cuda '*' "$named"
+  fi
 }
 
 # --- Training -------------------------------------------------------------------------------------
@@ -205,9 +125,11 @@ stage_ipc() {
     done
   done
   # When kernels and collectives ran: one file per rank, for Nsight Systems.
-  ! gpu_tool nsys || run timeline 60 "$tool" profile --force-overwrite true --trace cuda \
-    --output "$out/timeline" "${step[@]}" --ranks 2 --transport ipc --layers 1024,2048,2048,10 \
-    --batch 128
+  rm -f -- "$out"/timeline.*
+  gpu_tool nsys || return
+  run timeline 60 "$tool" profile --force-overwrite true --trace cuda --output "$out/timeline" \
+    "${step[@]}" --ranks 2 --transport ipc --layers 1024,2048,2048,10 --batch 128 &&
+    run 'its file' 10 ls -- "$out"/timeline.*
 }
 
 # nccl NAME SECONDS RANKS PROGRAM...: several ranks share a GPU, which NCCL refuses to ranks of one
@@ -275,15 +197,17 @@ same_digest='
 
 # Losses are compared in the first epoch: rounding errors grow with the steps.
 stage_training() {
-  local ranks comm comms=ipc json=$scratch/training
+  local ranks comm comms=ipc json=$scratch/training cpu
   ! has_nccl || comms+=' nccl'
   mkdir -p "$json"
   for ranks in 1 2 3; do
+    rm -f -- "$json"/*  # what this world does not write must not be the last one's
+    cpu=failed
     run "CPU, world of $ranks" 40 "${train_anywhere[@]}" --device cpu --ranks "$ranks" --epochs 1 \
-      --json "$json/cpu"
+      --json "$json/cpu" && cpu=passed
     for comm in $comms; do
       train_by "$comm" "$comm, world of $ranks" "$ranks" --epochs 1 --json "$json/$comm" &&
-        run "its losses" 10 awk "$same_losses" "$json/cpu" "$json/$comm"
+        [[ $cpu == passed ]] && run "its losses" 10 awk "$same_losses" "$json/cpu" "$json/$comm"
     done
     train_by ipc "recorded, world of $ranks" "$ranks" "${epochs[@]}" --json "$json/recorded" &&
       train_by ipc "plain, world of $ranks" "$ranks" "${epochs[@]}" --json "$json/plain" \
@@ -344,6 +268,7 @@ stage_speed() {
 
 # Ratios of sectors to requests, to hold the simulator's counts against.
 stage_counters() {
+  rm -f -- "$out/counters.csv"
   gpu_tool ncu || return
   local metrics=gpu__time_duration.sum,smsp__inst_executed.sum,launch__occupancy_limit_registers
   local name
@@ -356,8 +281,8 @@ stage_counters() {
   run ncu 240 "$tool" --clock-control none --metrics "$metrics" --csv \
     --log-file "$out/counters.csv" --kernel-name-base function --launch-count 60 \
     --kernel-name regex:'gemm|hopper|softmax|transpose|batch|optimizer|cross' \
-    "${kernels[@]:${#late[@]}}" --quick --only gemm_0,gemm_1,softmax,transpose,batch,adam,cross
-  run 'its rows' 10 grep -c l1tex__t_sectors "$out/counters.csv"
+    "${kernels[@]:${#late[@]}}" --quick --only gemm_0,gemm_1,softmax,transpose,batch,adam,cross &&
+    run 'its rows' 10 grep -c l1tex__t_sectors "$out/counters.csv"
 }
 
 stage_sanitize() {

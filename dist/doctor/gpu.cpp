@@ -31,6 +31,8 @@ constexpr std::pair<std::string_view, std::string_view> advice_on_trouble[] = {
      "update of the driver; in a container, remove its own libcuda."},
     {"cudaErrorCompatNotSupportedOnDevice",
      "Take the folder of cuda-compat off LD_LIBRARY_PATH, or update the driver."},
+    {"cudaErrorInitializationError",
+     "CUDA does not start: see GPU queues and GPU loading. If they are well: dmesg | grep NVRM."},
 };
 
 /// The oldest driver that serves all toolkits of a major version:
@@ -39,7 +41,14 @@ std::string driver_for(int toolkit) {
   const int major = toolkit / 1000;
   if (major == 12) return "525 or newer";
   if (major == 13) return "580 or newer";
-  return fmt::format("for CUDA {}", major);
+  return major == 0 ? "a recent one" : fmt::format("for CUDA {}", major);
+}
+
+/// CUDA's own words for a machine without a driver, whose version it then calls 0.
+bool says_no_driver(const gpu::Facts& facts) {
+  return facts.driver == 0 &&
+         (facts.trouble.find("cudaErrorInsufficientDriver") != facts.trouble.npos ||
+          facts.trouble.find("cudaErrorStubLibrary") != facts.trouble.npos);
 }
 
 // Where a launcher shows each rank the GPU that is meant for it alone, this is not known.
@@ -60,7 +69,9 @@ Finding check_driver(const gpu::Facts& facts, const Surroundings& around) {
   Finding finding{.check = "GPU driver", .found = {}, .advice = {}};
   const std::string name = "driver" + (around.driver.empty() ? "" : " " + around.driver);
   const bool none = facts.devices.empty();
-  if (facts.driver == 0 && none) {
+  const std::string build =
+      facts.toolkit == 0 ? "" : fmt::format(", this build is of CUDA {}", version(facts.toolkit));
+  if (none && says_no_driver(facts)) {
     finding.good = false;
     finding.found = around.driver.empty()
                         ? fmt::format("there is no NVIDIA driver: {}", facts.trouble)
@@ -84,12 +95,10 @@ Finding check_driver(const gpu::Facts& facts, const Surroundings& around) {
     for (const auto& [error, advice] : advice_on_trouble)
       if (facts.trouble.find(error) != std::string::npos) finding.advice = advice;
   } else if (facts.driver == 0) {
-    finding.found = fmt::format("the {} serves an unknown version of CUDA, this build is of {}",
-                                name, version(facts.toolkit));
+    finding.found = fmt::format("the {} serves an unknown version of CUDA{}", name, build);
   } else {
     finding.found = fmt::format(
-        "the {} serves up to CUDA {}, this build is of CUDA {}{}", name, version(facts.driver),
-        version(facts.toolkit),
+        "the {} serves up to CUDA {}{}{}", name, version(facts.driver), build,
         facts.driver < facts.toolkit ? " (within CUDA's minor version compatibility)" : "");
   }
   return finding;
@@ -244,6 +253,16 @@ Finding check_sharing(const gpu::Facts& facts, const Surroundings& around, const
   return finding;
 }
 
+Finding check_answers(const Surroundings& around) {
+  Finding finding{.check = "GPU driver", .good = !around.silent, .found = {}, .advice = {}};
+  finding.found = around.silent ? "nvidia-smi did not answer in 10 s" : "it answers";
+  if (around.silent)
+    finding.advice =
+        "The driver may hang (dmesg | grep NVRM, then restart the machine), or takes long to start "
+        "each time: nvidia-smi -pm 1, as root, or nvidia-persistenced.";
+  return finding;
+}
+
 // docs.nvidia.com/deploy/driver-persistence
 Finding check_persistence(const Surroundings& around) {
   Finding finding{.check = "GPU persistence", .found = "on", .advice = {}};
@@ -346,15 +365,16 @@ Finding judge_places(const std::vector<Place>& places, bool nccl) {
 
 std::vector<Finding> check_gpus(const gpu::Facts& facts, const Surroundings& around,
                                 const GpuJob& job) {
-  if (facts.devices.empty()) return {check_driver(facts, around)};
-  return {check_driver(facts, around),
-          check_capability(facts),
-          check_peer_access(facts, job),
-          check_nccl(facts, around, job),
-          check_sharing(facts, around, job),
-          check_persistence(around),
-          check_queues(around),
-          check_loading(around)};
+  std::vector<Finding> findings{check_driver(facts, around)};
+  if (around.silent) findings.push_back(check_answers(around));
+  if (!facts.devices.empty())
+    for (const Finding& finding :
+         {check_capability(facts), check_peer_access(facts, job), check_nccl(facts, around, job),
+          check_sharing(facts, around, job), check_persistence(around)})
+      findings.push_back(finding);
+  findings.push_back(check_queues(around));
+  findings.push_back(check_loading(around));
+  return findings;
 }
 
 }  // namespace lockstep::doctor

@@ -26,6 +26,7 @@ struct Surroundings {
   enum class Daemon { absent, running, unknown };
 
   std::string driver;               ///< of the kernel: "580.65.06"; empty: unknown
+  bool silent = false;              ///< nvidia-smi did not answer in 10 seconds
   std::optional<bool> persistence;  ///< persistence mode of all GPUs; nothing: unknown
   std::string compute_mode;     ///< the strictest of all GPUs: "Exclusive_Process"; empty: unknown
   Daemon mps = Daemon::absent;  ///< NVIDIA's Multi-Process Service
@@ -37,8 +38,8 @@ struct Surroundings {
   std::optional<std::string> loading;          ///< CUDA_MODULE_LOADING
 };
 
-/// Reads the environment, /proc, MPS's folder, and what nvidia-smi prints if it is on the PATH (it
-/// may take some seconds).
+/// Reads the environment, /proc, MPS's folder, and what nvidia-smi prints if it is on the PATH.
+/// That may take 14 seconds: others must not wait for it meanwhile (ranks have timeouts).
 Surroundings look_around(const dist::Getenv& get);
 /// The lines of `nvidia-smi --query-gpu=persistence_mode,compute_mode --format=csv,noheader`, one
 /// for each GPU: sets these two facts, as far as the text has them.
@@ -64,13 +65,16 @@ Finding check_peer_access(const gpu::Facts& facts, const GpuJob& job);
 Finding check_nccl(const gpu::Facts& facts, const Surroundings& around, const GpuJob& job);
 /// The GPUs accept as many processes as there are ranks: compute mode, and MPS.
 Finding check_sharing(const gpu::Facts& facts, const Surroundings& around, const GpuJob& job);
+/// nvidia-smi answers.
+Finding check_answers(const Surroundings& around);
 /// Whether the driver stays loaded between jobs. Never bad: it only costs time.
 Finding check_persistence(const Surroundings& around);
 /// CUDA_DEVICE_MAX_CONNECTIONS leaves each stream of a rank a hardware queue.
 Finding check_queues(const Surroundings& around);
 /// CUDA_MODULE_LOADING is a word that CUDA knows.
 Finding check_loading(const Surroundings& around);
-/// The checks above. If there is no GPU, only the first.
+/// The checks above; check_answers only if it is bad. If there is no GPU, only those of the driver
+/// and of what the environment says to it.
 std::vector<Finding> check_gpus(const gpu::Facts& facts, const Surroundings& around,
                                 const GpuJob& job);
 

@@ -1,8 +1,12 @@
 // What the system says of its GPUs. NVML is not linked: nvidia-smi and /proc tell the same.
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -15,15 +19,29 @@
 namespace lockstep::doctor {
 namespace {
 
-/// What the command prints, without its errors; what it printed so far if it fails.
-std::string output_of(const char* command) {
+/// What the command prints, without its errors; what it printed so far if it fails. Nothing if
+/// timeout(1), which it starts with, had to end it, or could not within 14 seconds: a process that
+/// waits within the driver cannot be killed.
+std::optional<std::string> output_of(const char* command) {
+  using Clock = std::chrono::steady_clock;
   std::string text;
   std::FILE* const pipe = ::popen(command, "re");
   if (!pipe) return text;
-  char buffer[512];
-  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe))
-    text.append(buffer, got);
-  ::pclose(pipe);
+  const auto deadline = Clock::now() + std::chrono::seconds(14);
+  while (true) {
+    pollfd file{.fd = ::fileno(pipe), .events = POLLIN, .revents = 0};
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return {};  // pclose would wait for it
+    if (::poll(&file, 1, static_cast<int>(left.count())) <= 0) continue;
+    char buffer[512];
+    const ssize_t got = ::read(file.fd, buffer, sizeof buffer);
+    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+    if (got == 0 || (got < 0 && errno != EINTR)) break;
+  }
+  const int status = ::pclose(pipe);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code == 124 || code == 128 + SIGKILL) return {};
   return text;
 }
 
@@ -90,9 +108,11 @@ Surroundings look_around(const dist::Getenv& get) {
   };
   Surroundings around;
   around.driver = kernel_driver(file_text("/proc/driver/nvidia/version"));
-  read_nvidia_smi(output_of("timeout 10 nvidia-smi --query-gpu=persistence_mode,compute_mode "
-                            "--format=csv,noheader 2>/dev/null"),
-                  around);
+  const auto said = output_of(
+      "timeout -k 2 10 nvidia-smi --query-gpu=persistence_mode,compute_mode --format=csv,noheader "
+      "2>/dev/null");
+  around.silent = !said;
+  if (said) read_nvidia_smi(*said, around);
   const auto folder = variable("CUDA_MPS_PIPE_DIRECTORY");
   around.mps_named = folder.has_value();
   around.mps_folder = folder.value_or("/tmp/nvidia-mps");

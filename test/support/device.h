@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::test {
@@ -14,8 +15,12 @@ inline Device test_device() {
   static const Device device = [] {
     const char* text = std::getenv("LOCKSTEP_TEST_DEVICE");
     const std::string_view name = text ? text : "cpu";
-    for (const auto kind : {Device::Kind::cpu, Device::Kind::sim, Device::Kind::cuda})
-      if (name == Device::name_of(kind)) return Device{kind, 0};
+    for (const auto kind : {Device::Kind::cpu, Device::Kind::sim, Device::Kind::cuda}) {
+      if (name != Device::name_of(kind)) continue;
+      check<UsageError>(kind == Device::Kind::cpu || gpu::kind() == kind,
+                        "LOCKSTEP_TEST_DEVICE={}, but this build does not drive it", name);
+      return Device{kind, 0};
+    }
     fail<UsageError>("LOCKSTEP_TEST_DEVICE is cpu, sim or cuda, not '{}'", name);
   }();
   return device;

@@ -230,8 +230,9 @@ namespace {
 /// Two ranks with two simulated GPUs on a system with this nvidia-smi, unless `variables` say
 /// otherwise.
 Ended doctor_on_sim(const TemporaryFolder& folder, const std::string& variables,
-                    const std::string& options = "") {
-  std::ofstream(folder / "nvidia-smi") << "#!/bin/sh\necho 'Disabled, Default'\n";
+                    const std::string& options = "",
+                    const std::string& nvidia_smi = "echo 'Disabled, Default'") {
+  std::ofstream(folder / "nvidia-smi") << "#!/bin/sh\n" << nvidia_smi << "\n";
   std::filesystem::permissions(folder / "nvidia-smi", std::filesystem::perms::owner_all);
   return test::run(
       {"/bin/sh", "-c",
@@ -289,6 +290,27 @@ TEST_CASE("doctor: through the front door, what is planted about simulated GPUs"
                 "all-reduce on sim: rank 0: nothing reaches the GPUs", "See GPU peers");
 }
 
+TEST_CASE("doctor: through the front door, CUDA that does not start, and a driver that hangs" *
+          doctest::test_suite("slow")) {
+  if (gpu::kind() != Device::Kind::sim) return;
+  const TemporaryFolder folder;
+  const Ended unstarted = doctor_on_sim(folder, "CUDA_DEVICE_MAX_CONNECTIONS=abc");
+  CAPTURE(unstarted.out);
+  CHECK(test::count(unstarted.out, "PROBLEM") == 2);
+  CHECK(contains(unstarted.out, "PROBLEM GPU queues: CUDA_DEVICE_MAX_CONNECTIONS=abc"));
+  CHECK_FALSE(contains(unstarted.out, "no NVIDIA driver"));
+  // It takes no notice of SIGTERM, and longer than ranks wait for each other.
+  check_problem(doctor_on_sim(folder, "", "--timeout 3", "trap '' TERM; sleep 1000"),
+                "GPU driver: nvidia-smi did not answer", "nvidia-smi -pm 1");
+}
+
+TEST_CASE("doctor: through the front door, an option that is given twice is one line") {
+  const Ended ended = test::run({LOCKSTEP_BIN_DIR "/lockstep_doctor", "--ranks", "2", "--ranks=3"});
+  CHECK(ended.code == 2);
+  CHECK(test::lines_of(ended.err).size() == 1);
+  CHECK(contains(ended.err, "--ranks takes one value, and is given 2 times"));
+}
+
 TEST_CASE("doctor: through the front door, a device that this build does not drive is one line") {
   for (const auto kind : {Device::Kind::sim, Device::Kind::cuda}) {
     if (gpu::kind() == kind) continue;
@@ -310,7 +332,10 @@ TEST_CASE("lockstep: a CUDA toolkit that is too old, or none, is one line") {
   std::ofstream(nvcc) << "#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n";
   std::filesystem::permissions(nvcc, std::filesystem::perms::owner_all);
   const std::pair<std::string, std::string> table[] = {
-      {nvcc, "found nvcc 11.8, " + nvcc}, {folder / "none", "nvcc of an unknown release"}};
+      {nvcc, "found nvcc 11.8, " + nvcc},
+      {nvcc + " -ccbin g++", "found nvcc 11.8, " + nvcc},
+      {folder / "none",
+       "found that CUDACXX names '" + (folder / "none") + "', which is no program"}};
   for (const auto& [named, found] : table) {
     const Ended ended = facts(named);
     CAPTURE(ended.err);
@@ -322,11 +347,15 @@ TEST_CASE("lockstep: a CUDA toolkit that is too old, or none, is one line") {
   }
 
   // CMake says the same, and breaks its lines.
-  const auto cmake = [&](const std::string& architectures) {
-    Ended ended = test::run({"env", "CUDACXX=" + nvcc, "cmake", "-DLOCKSTEP_CUDA=ON",
-                             "-DLOCKSTEP_OLDEST_CUDA=12.5", "-DLOCKSTEP_OLDEST_SM=80",
-                             "-DCMAKE_CUDA_ARCHITECTURES=" + architectures, "-P",
-                             LOCKSTEP_SOURCE_DIR "/cmake/gpu.cmake"});
+  std::string named = nvcc;
+  const auto cmake = [&](const std::string& architectures, bool by_environment = false) {
+    const std::string option =
+        by_environment ? "-Dunused=" : "-DCMAKE_CUDA_ARCHITECTURES=" + architectures;
+    Ended ended =
+        test::run({"env", "-C", folder.path().string(), "CUDACXX=" + named,
+                   "CUDAARCHS=" + (by_environment ? architectures : ""), "cmake",
+                   "-DLOCKSTEP_CUDA=ON", "-DLOCKSTEP_OLDEST_CUDA=12.5", "-DLOCKSTEP_OLDEST_SM=80",
+                   option, "-P", LOCKSTEP_SOURCE_DIR "/cmake/gpu.cmake"});
     std::string words;  // as one line
     for (const std::string& line : test::lines_of(ended.err))
       words += line.substr(std::min(line.find_first_not_of(' '), line.size())) + " ";
@@ -344,4 +373,20 @@ TEST_CASE("lockstep: a CUDA toolkit that is too old, or none, is one line") {
                          "--list-gpu-arch) printf 'compute_75\\ncompute_80\\n';; esac\n";
   CHECK(contains(cmake("120").err, "needs a CUDA toolkit that knows sm_120; found nvcc 12.6"));
   CHECK(contains(cmake("75").err, "needs GPUs of sm_80 or newer, not sm_75"));
+  CHECK(contains(cmake("75", true).err, "needs GPUs of sm_80 or newer, not sm_75"));
+  for (const std::string wrong : {"sm_80", "80 90", "foo"})
+    CHECK(contains(cmake(wrong).err, "takes 80 or 90a, several with semicolons, not '" + wrong));
+  // One that compiles nothing says why, beside what it was to compile with and for.
+  std::ofstream(nvcc, std::ios::app)
+      << "case \"$*\" in *'-arch=sm_80 -c '*)\n"
+         "printf 'a warning\\nfatal error: no such gcc\\n'; exit 1;; esac\n";
+  const Ended compiles_nothing = cmake("80");
+  CAPTURE(compiles_nothing.err);
+  CHECK(
+      contains(compiles_nothing.err, "which cannot compile for sm_80 with the C++ compiler g++ "));
+  CHECK(contains(compiles_nothing.err, ": fatal error: no such gcc (if it wants another"));
+  named = folder / "no nvcc";
+  CHECK(contains(cmake("80").err, "CUDACXX names '" + named + "', which is no program"));
+  std::filesystem::copy(nvcc, named);
+  CHECK(contains(cmake("80").err, "no such gcc"));
 }

@@ -93,12 +93,27 @@ TEST_CASE("doctor, GPUs: there is none") {
       {"cudaErrorSystemNotReady", "nvidia-fabricmanager"},
       {"cudaErrorSystemDriverMismatch", "restart the machine"},
       {"cudaErrorCompatNotSupportedOnDevice", "cuda-compat"},
+      {"cudaErrorInitializationError", "see GPU queues and GPU loading"},
       {"cudaErrorUnknown", "dmesg"},
   };
   for (const auto& [error, advice] : table)
     check_bad(doctor::check_driver(no_gpu(error, 13000), {}), error, advice);
-  // The other checks would speak of nothing.
-  CHECK(doctor::check_gpus(no_gpu("cudaErrorNoDevice", 13000), all_known(), {}).size() == 1);
+  // CUDA that does not start tells no version.
+  gpu::Facts nothing = no_gpu("cudaErrorInitializationError", 0);
+  nothing.toolkit = 0;
+  const Finding unstarted = doctor::check_driver(nothing, {});
+  check_bad(unstarted, "the driver finds no GPU: cudaErrorInitializationError", "GPU queues");
+  CHECK_FALSE(contains(unstarted.found + unstarted.advice, "CUDA 0"));
+  nothing.trouble = old;
+  check_bad(doctor::check_driver(nothing, {}), "there is no NVIDIA driver", "driver, a recent one");
+  // The checks of devices would speak of nothing, those of the environment may say why.
+  Surroundings around = all_known();
+  around.connections = "abc";
+  around.silent = true;
+  const auto found = doctor::check_gpus(no_gpu("cudaErrorNoDevice", 13000), around, {});
+  REQUIRE(found.size() == 4);
+  check_bad(found[1], "nvidia-smi did not answer in 10 s", "dmesg");
+  check_bad(found[2], "CUDA_DEVICE_MAX_CONNECTIONS=abc", "unset it");
   const auto all = doctor::check_gpus(two_gpus(), all_known(), {.ranks = 2, .nccl = true});
   CHECK(all.size() == 8);
   for (const Finding& finding : all) check_good(finding);
