@@ -3,7 +3,7 @@
 ///
 /// An epoch is a permutation of the samples. The ranks' k-th batches together are its positions
 /// [k * batch * W, (k + 1) * batch * W): the k-th batch of one process with a batch W times as
-/// large. A step's positions are dealt to the ranks like cards: rank r of W takes its r-th, and then
+/// large. A step's positions are dealt to the ranks like cards: rank r of W takes its r-th, then
 /// each W-th; so it takes as many in each step but the last. With lanes (core/lanes.h) a rank takes
 /// consecutive positions instead.
 
