@@ -1,4 +1,6 @@
 // Memory of devices: the stream-ordered allocator of CUDA, and copies.
+#include <cstring>
+
 #include "lockstep/core/cuda/pinned.h"
 #include "lockstep/core/cuda/state.h"
 #include "lockstep/core/gpu/device_memory.h"
@@ -33,6 +35,19 @@ void copy_between_devices(void* to, Device to_device, const void* from, Device f
   source.wait(copied);
 }
 
+/// More than this is copied from where it lies: page-locked memory is never given back.
+constexpr std::size_t most_staged = std::size_t{16} << 20;
+
+// From memory that is not page-locked the driver may copy only when the stream is done, and wait
+// until then: the host would not go on ahead of the GPU, and wait without a look for ranks that do
+// not come. So such memory is copied on the host first.
+void copy_staged(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  void* const staged = cuda::take_pinned("copy", bytes);
+  std::memcpy(staged, from, bytes);
+  call("copy", "cudaMemcpyAsync", cudaMemcpyAsync(to, staged, bytes, cudaMemcpyDefault, stream));
+  cuda::keep_pinned_after("copy", staged, stream);
+}
+
 }  // namespace
 
 void* allocate(std::size_t bytes, const Stream& stream) {
@@ -62,14 +77,19 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
                     "[copy] from the cpu in a step that is being recorded: every replay would read "
                     "that memory again");
   const Device device = on_cpu(to_device) ? from_device : to_device;
-  // The driver waits for the stream when it copies into memory that is not page-locked; it knows
-  // nothing of ranks that do not come. A copy from such memory it may do so, too.
-  if (on_cpu(to_device) || (cuda::ranks_are_threads && on_cpu(from_device)))
+  const bool pageable = on_cpu(from_device) && !cuda::is_pinned(from);
+  const bool staged = pageable && !cuda::ranks_are_threads && bytes <= most_staged;
+  // The driver may wait for the stream (into memory that is not page-locked it does), and knows
+  // nothing of ranks that do not come.
+  if (on_cpu(to_device) || (pageable && !staged))
     cuda::wait("copy", Stream::current(device).state());
   {
     const cudaStream_t stream = queue_of(device).stream;
     const gpu::StreamSlice slice("copy", stream);
-    call("copy", "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+    if (staged)
+      copy_staged(to, from, bytes, stream);
+    else
+      call("copy", "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
   }
   if (on_cpu(to_device)) cuda::wait("copy", Stream::current(device).state());
 }

@@ -19,5 +19,9 @@ namespace lockstep::cuda {
 /// keep_pinned. Throws DeviceError.
 void* take_pinned(const char* operation, std::size_t bytes);
 cudaError_t keep_pinned(void* data);
+/// The same, as soon as the stream has done all that it was given before. Not in a capture.
+void keep_pinned_after(const char* operation, void* data, cudaStream_t stream);
+/// Whether such a block begins there.
+bool is_pinned(const void* data);
 
 }  // namespace lockstep::cuda

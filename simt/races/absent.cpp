@@ -19,7 +19,7 @@ void complete(const void*) {}
 void wait(const void*) {}
 void same_barrier(const void*, const void*) {}
 void access(const void*, std::size_t, Kind, const void*) {}
-void misaligned(std::uintptr_t, std::size_t, const std::string&) {}
+void misaligned(std::uintptr_t, std::size_t, const std::function<std::string()>&) {}
 Clocks::Copy copy_begins(const void*, std::size_t, const void*, const void*) { return {}; }
 void copy_arrives(const void*, const Clocks::Copy&) {}
 

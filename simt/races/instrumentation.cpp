@@ -16,7 +16,8 @@ namespace {
 /// The compiler knows that the address is a multiple of the size, if that is true of the type.
 void check_aligned(const void* data, std::size_t bytes, const void* caller) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  if (address % bytes != 0) races::misaligned(address, bytes, races::source_line(caller));
+  if (address % bytes != 0)
+    races::misaligned(address, bytes, [caller] { return races::source_line(caller); });
 }
 
 }  // namespace
@@ -74,8 +75,9 @@ struct Pointer {
   unsigned char use;
 };
 void __ubsan_handle_type_mismatch_v1(const Pointer* pointer, std::uintptr_t address) {
-  races::misaligned(address, std::size_t{1} << pointer->alignment,
-                    std::string(pointer->file) + ":" + std::to_string(pointer->line));
+  races::misaligned(address, std::size_t{1} << pointer->alignment, [pointer] {
+    return std::string(pointer->file) + ":" + std::to_string(pointer->line);
+  });
 }
 
 // Atomics of the host: they are what they would be without the calls.

@@ -84,12 +84,13 @@ class Watcher {
     if (space == Space::global && now.writes) undefined_.set(address, bytes, false);
   }
 
-  void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line) {
+  void misaligned(std::uintptr_t address, std::size_t alignment,
+                  const std::function<std::string()>& line) {
     const Space space = space_of(address);
     if (space == Space::other || space == Space::host) return;
     executor().abandon("an address that is not a multiple of " + std::to_string(alignment) +
                        " in kernel " + run_->kernel->name + ", by " +
-                       thread_name(by_this_thread(Kind::read, nullptr)) + "\n  at " + line);
+                       thread_name(by_this_thread(Kind::read, nullptr)) + "\n  at " + line());
   }
 
   void same_barrier(const void* caller, const void* other) {
@@ -288,7 +289,8 @@ void access(const void* data, std::size_t bytes, Kind kind, const void* caller) 
   in_kernel = true;
 }
 
-void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line) {
+void misaligned(std::uintptr_t address, std::size_t alignment,
+                const std::function<std::string()>& line) {
   if (in_kernel) watcher().misaligned(address, alignment, line);
 }
 

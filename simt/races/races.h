@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -78,7 +79,9 @@ void access(const void* data, std::size_t bytes, Kind kind, const void* caller);
 
 /// The running thread uses an address that is not a multiple of its type's alignment. This ends the
 /// launch at once: on this processor some such accesses would else end the program (SIGSEGV).
-void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line);
+/// `line` tells where; it takes its time.
+void misaligned(std::uintptr_t address, std::size_t alignment,
+                const std::function<std::string()>& line);
 
 /// The copy engine begins to write for the running thread.
 Clocks::Copy copy_begins(const void* to, std::size_t bytes, const void* barrier,

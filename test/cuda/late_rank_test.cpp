@@ -34,6 +34,13 @@ const Case cases[] = {
      [](const Tensor&, const auto& step) {
        for (int i = 0; i < 100; ++i) step();
      }},
+    {"it copies batches, and replays", true,
+     [](const Tensor& sum, const auto& step) {
+       for (int i = 0; i < 100; ++i) {
+         sum.copy_from(Tensor::full({}, i));
+         step();
+       }
+     }},
 };
 
 /// Three steps of both ranks, and a fourth of rank 0 alone.

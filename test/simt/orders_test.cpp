@@ -46,5 +46,22 @@ TEST_CASE("every operation has the same bits in ascending, descending and random
   }
 }
 
+TEST_CASE("copies from the cpu: what was there when they were called, however late they run") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    simt::configure({.streams = simt::Streams::late, .stream_seed = seed});
+    std::vector<Tensor> copies;
+    for (int i = 0; i < 30; ++i) {
+      const Tensor host = Tensor::full({1000}, i);
+      copies.push_back(Tensor::empty({1000}, DType::f32, sim));
+      copies.back().copy_from(host);
+      host.fill(-1);
+    }
+    for (int i = 0; i < 30; ++i)
+      CHECK(copies[static_cast<std::size_t>(i)].to_vector<float>() ==
+            std::vector<float>(1000, static_cast<float>(i)));
+    simt::configure({});
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

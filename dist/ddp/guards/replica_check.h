@@ -81,8 +81,8 @@ class ReplicaCheck final : public StepGuard {
   /// Before each replay of a recorded step. Collective at every 64th, which waits for the GPU: true
   /// if the ranks' sums differ.
   bool differ_before_replay();
-  /// If it watches: whether a replay has left a parameter infinite or NaN. Waits for the
-  /// GPU, and not for others.
+  /// If it watches: whether a replay has left a parameter infinite or NaN. Waits for the GPU, and
+  /// not for others.
   bool saw_nonfinite_in_last_replays();
 
   /// Collective: compares all parameters and all state now, bit by bit, and says which tensor is
