@@ -44,7 +44,7 @@ recorded  120  steps that are recorded and replayed: benchmark and tests
 ipc       240  training with several ranks on one GPU by CUDA IPC; a timeline by nsys
 nccl      200  training by NCCL with one rank, and with two on one GPU in its unofficial way
 training  240  losses against those of the CPU; recorded steps against plain ones, bit for bit
-ranks     300  tests whose ranks are threads or processes: they may hang
+ranks     500  tests whose ranks are threads or processes: they may hang
 steps     300  times of training steps, beside PyTorch
 speed     400  times of kernels, beside cuBLAS, CUB and PyTorch
 counters  250  sectors, conflicts and instructions of kernels, by ncu

@@ -14,7 +14,8 @@ record() {
   case $code in
     0) result=passed ;;
     -1) result=skipped ;;
-    124 | 137) ((elapsed < most)) || result=stopped ;;  # earlier it is the system that kills
+    # Earlier it is the system that kills. What never ran has no limit.
+    *) ((elapsed < most || (most == 0 && code != 124))) || result=stopped ;;
   esac
   ((!interrupted || code <= 0)) || result=stopped
   [[ -n $remark ]] || remark=$(remark_of "$result")
@@ -52,7 +53,7 @@ json.load(open(sys.argv[1]), parse_constant=int)' "$figures" 2>/dev/null; then
 # What the output tells: its first error if it failed, else its last line, or that of `telling`.
 remark_of() {
   local line=''
-  [[ $1 != passed ]] && line=$(lines -v '^\[doctest\] ' |
+  [[ $1 != passed ]] && line=$(lines -vE '^(\[doctest\] |TEST CASE: |[0-9.]+ s: )' |
     LC_ALL=C grep -a -m 1 -iE '(^|[^a-z])error|^\[[a-z_ ]+\] ')
   [[ -z $line && -n $telling ]] && line=$(lines -E -e "$telling" | tail -n 1)
   [[ -n $line ]] || line=$(lines -v '^[[:space:]]*$' | tail -n 1)

@@ -7,18 +7,16 @@ on_gpu() { [[ $device == cuda ]]; }
 small() { if on_gpu; then echo "$1"; else echo "$2"; fi; }  # small REAL SIMULATED
 
 # Tests take the device from the first. A queue of its own for each stream: one that waits for a
-# peer must hold up no other. All kernels are loaded at once: loading one may wait for the GPU.
-export LOCKSTEP_TEST_DEVICE=$device CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
+# peer must hold up no other.
+export LOCKSTEP_TEST_DEVICE=$device CUDA_DEVICE_MAX_CONNECTIONS=32
 
 train_anywhere=("$build/bin/train_mlp" --data "$root/samples/data/digits" --timeout 20
                 --bucket-cap-mb 0.03)  # of several buckets
 train=("${train_anywhere[@]}" --device "$device")
 epochs=(--epochs "$(small 3 1)")
-# One rank needs no kernel early, and PyTorch, which these start, has many.
-late=(env CUDA_MODULE_LOADING=LAZY)
 step=("$build/bin/bench_step" --device "$device" --rounds 5 --round "$(small 0.1 0.001)"
       --json "$figures")
-kernels=("${late[@]}" "$build/bin/bench_kernels" --device cuda --json "$figures")
+kernels=("$build/bin/bench_kernels" --device cuda --json "$figures")
 on_gpu || kernels=("$build/bin/bench_kernels" --device cpu --quick --json "$figures")
 read -ra networks <<<"$(small '784,512,256,10 1024,2048,2048,2048,10' '') 64,128,64,10"
 
@@ -232,7 +230,7 @@ stage_steps() {
   find_pytorch
   for layers in "${networks[@]}"; do
     telling='^Lockstep'
-    run "plain, $layers" 60 "${late[@]}" "${step[@]}" --ranks 1 --layers "$layers" --batch 128 \
+    run "plain, $layers" 60 "${step[@]}" --ranks 1 --layers "$layers" --batch 128 \
       "${peer[@]}"
     attach
     for batch in $(small '128 1024' 16); do
@@ -281,7 +279,7 @@ stage_counters() {
   run ncu 240 "$tool" --clock-control none --metrics "$metrics" --csv \
     --log-file "$out/counters.csv" --kernel-name-base function --launch-count 60 \
     --kernel-name regex:'gemm|hopper|softmax|transpose|batch|optimizer|cross' \
-    "${kernels[@]:${#late[@]}}" --quick --only gemm_0,gemm_1,softmax,transpose,batch,adam,cross &&
+    "${kernels[@]}" --quick --only gemm_0,gemm_1,softmax,transpose,batch,adam,cross &&
     run 'its rows' 10 grep -c l1tex__t_sectors "$out/counters.csv"
 }
 

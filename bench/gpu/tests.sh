@@ -4,7 +4,8 @@
 # For bench/gpu.sh: which test cases share a process, and how they are run.
 
 # STAGE|NAME|SECONDS|CASES of test_cuda that share a process. What forks its ranks needs one that
-# has not used the GPU yet. What has hung on hardware comes last.
+# has not used the GPU yet. What takes long (each process begins to use the GPU, in seconds) or has
+# hung on hardware comes last.
 com='GPU communicators:'
 cuda_tests=(
   'kernels|every rung|60|every rung*'
@@ -15,10 +16,6 @@ cuda_tests=(
   "recorded|collectives|40|$com a step that is recorded*,$com replays go on*"
   'recorded|DDP|40|GPU DDP: a recorded step*,GPU DDP: what one rank does*,trace: a replay*'
   'recorded|training|60|recorded steps*,GPU DDP: plain steps between*'
-  "ranks|processes|40|$com all operations among processes"
-  'ranks|a late process|60|GPU ranks that are late: a rank*'
-  'ranks|a late thread|40|GPU ranks that are late: the same*'
-  'ranks|processes that are killed|60|GPU teardown: the matrix,GPU teardown: a rank*'
   "ranks|threads|60|$com all operations among threads"
   "ranks|what is refused|30|$com what cannot be*,$com ranks that call different*"
   "ranks|groups|30|$com groups,$com a group allocates*"
@@ -28,6 +25,11 @@ cuda_tests=(
   'ranks|any training|60|drill*'
   "ranks|conformance|40|$com conformance"
   'ranks|last verdict|30|GPU DDP: a deferred verdict about*'
+  'ranks|a late thread|40|GPU ranks that are late: the same*'
+  "ranks|processes|150|$com all operations among processes"
+  'ranks|a late process|120|GPU ranks that are late: a rank*'
+  'ranks|processes that are killed|90|GPU teardown: a rank*'
+  'ranks|all ends of processes|240|GPU teardown: the matrix'
 )
 
 # test_groups STAGE: runs those of the table.
@@ -42,8 +44,12 @@ test_groups() {
 # tests NAME SECONDS PROGRAM CASES [EXCLUDED]: the cases that match, in one process. A pattern that
 # matches none is a failure: a case has got another name. In the simulator, where the suite runs all
 # of them, only one group is run.
+#
+# Where ranks are threads, all kernels are loaded at once: loading one may wait for the GPU. That
+# takes seconds, which processes would each spend.
 tests() {
-  local program=$build/test/$3 unmet
+  local program=$build/test/$3 unmet loading=EAGER
+  [[ $1 != *process* ]] || loading=LAZY
   local options=("--test-case=$4" "--test-case-exclude=${5-}" --duration=true)
   if [[ ! -x $program ]]; then
     not_run 1 "not built" "$program"
@@ -54,7 +60,7 @@ tests() {
   elif ! on_gpu && [[ $1 != collectives ]]; then
     not_run -1 'only the names were checked: the suite runs them' "$program" "${options[@]}"
   else
-    execute "$2" "$program" "${options[@]}"
+    execute "$2" env "CUDA_MODULE_LOADING=$loading" "$program" "${options[@]}"
     none_ran
   fi
   telling='test cases: '
