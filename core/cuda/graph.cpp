@@ -89,6 +89,15 @@ std::map<std::size_t, std::uint64_t> look_around() {
   return states;
 }
 
+// As `total = total + loss` does with the old total.
+void check_ends_nothing_used(const cuda::Recording& recording) {
+  check<StateError>(
+      !recording.ends_used,
+      "[step graph] the step puts something else in the place of a tensor from before "
+      "it, after it has used that: each replay would use the old one again. Write "
+      "into the tensor instead (copy_from)");
+}
+
 }  // namespace
 
 cuda::Recording* cuda::current_recording() { return now_recorded; }
@@ -125,6 +134,7 @@ void StepGraph::State::record() {
   call("step graph", "cudaStreamBeginCapture",
        cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
   recording->begins();
+  recording->checks.emplace_back([&its = *recording] { check_ends_nothing_used(its); });
   now_recorded = now_noted = recording.get();
   noting_ = true;
   std::exception_ptr error = error_of(step);

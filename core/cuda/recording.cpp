@@ -81,6 +81,7 @@ bool keep_for_recording(void* memory, const Stream& owner) {
   };
   const auto user = std::ranges::find_if(living().recordings, uses);
   if (user == living().recordings.end()) return false;
+  if (*user == current_recording() && (*user)->used.contains(memory)) (*user)->ends_used = true;
   (*user)->kept.emplace_back(memory, owner);
   return true;
 }

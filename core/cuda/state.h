@@ -66,6 +66,7 @@ struct Recording {
   unsigned long long capture = 0;  ///< CUDA's number of the capture that records it
   std::vector<void*> made;     ///< memory that the recording allocates, and has not released yet
   std::set<const void*> used;  ///< memory from before that it reads or writes
+  bool ends_used = false;      ///< its function releases some of that for good
   /// Memory from before that all others have released, and the stream that it belongs to.
   std::vector<std::pair<void*, Stream>> kept;
 };

@@ -18,7 +18,9 @@
 /// not wait for the device (item, to_vector, copies to the cpu). Nor may it copy from the cpu,
 /// whose memory every replay would read again; compute on the cpu, or on another GPU; or do nothing
 /// on this one. All are a StateError; the next call runs the function as it is again. A tensor that
-/// lives longer than the step is made before it, and copied into.
+/// lives longer than the step is made before it, and copied into: to put another in its place after
+/// a use (`total = total + loss`) is a StateError, too, unless something else still holds the old
+/// one.
 ///
 /// A step with dropout cannot be recorded yet (StateError): what it draws would be part of the
 /// recording.

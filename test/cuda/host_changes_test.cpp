@@ -219,6 +219,40 @@ TEST_CASE("recorded steps: a recording that fails leaves all gradients as they w
   }
 }
 
+TEST_CASE("recorded steps: a tensor of the program's that the step makes anew from itself") {
+  if (on_cpu()) return;
+  const Tensor x = Tensor::full({3}, 2, DType::f32, test_device());
+  const auto refused = [&](const std::function<void(Tensor&)>& step) {
+    Tensor total = Tensor::full({6}, 1, DType::f32, test_device()).slice(0, 3);
+    StepGraph graph([&] { step(total); }, test_device());
+    (void)graph();
+    CHECK_THROWS_WITH_AS(graph(), doctest::Contains("the step puts something else in the place"),
+                         StateError);
+  };
+  refused([&](Tensor& total) { total = add(total, x); });
+  refused([&](Tensor& total) { total = mul(mul(x, x), mul(total, x)); });
+  refused([&](Tensor& total) {
+    const Tensor moved = std::move(total);
+    total = add(moved, moved);
+  });
+  // These do what they did, each time.
+  const Tensor total = Tensor::zeros({3}, DType::f32, test_device());
+  Tensor last, made = add(x, x);
+  StepGraph graph(
+      [&] {
+        total.copy_from(add(total, x));
+        last = mul(total, x);
+        const Tensor before = std::exchange(made, add(x, x));
+      },
+      test_device());
+  for (int i = 1; i <= 4; ++i) {
+    CHECK(graph() == (i > 1));
+    CHECK(total.to_vector<float>() == std::vector<float>(3, static_cast<float>(2 * i)));
+    CHECK(last.to_vector<float>()[2] == static_cast<float>(4 * i));
+    CHECK(made.to_vector<float>()[2] == 4);
+  }
+}
+
 // In a graph CUDA releases only what the graph has allocated.
 TEST_CASE("recorded steps: memory from before that ends while a step is recorded") {
   if (on_cpu()) return;
