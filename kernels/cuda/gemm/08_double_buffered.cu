@@ -23,12 +23,12 @@
 /// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
 /// split-K.
 
-#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/quads.cuh"
+#include "lockstep/kernels/cuda/gemm/slices.cuh"
 #include "lockstep/kernels/cuda/gemm/tile_copier.cuh"
 #include "lockstep/kernels/cuda/gemm/warp_lanes.cuh"
 
@@ -144,57 +144,16 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
                  access.c);
 }
 
-/// c = the sum of the slices, each (m, n), in ascending order.
-__global__ void gemm_fold_slices_kernel(const GemmProblem<float> p, const float* slices,
-                                        int count) {
-  const std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x, size = p.m * p.n;
-  if (i >= size) return;
-  float sum = slices[i];
-  for (int slice = 1; slice < count; ++slice) sum += slices[slice * size + i];
-  store(p, i / p.n, i % p.n, sum);
-}
-
-/// Scratch memory in the order of a stream.
-class Scratch {
- public:
-  Scratch(std::int64_t floats, cudaStream_t stream) : stream_(stream) {
-    const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
-    lockstep::cuda::call("matmul", "cudaMallocAsync", cudaMallocAsync(&data_, bytes, stream));
-  }
-  ~Scratch() { (void)cudaFreeAsync(data_, stream_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  float* data() const { return static_cast<float*>(data_); }
-
- private:
-  void* data_ = nullptr;
-  cudaStream_t stream_;
-};
-
 template <class Tile>
-void launch_slices(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t stream) {
-  const auto slices = static_cast<unsigned>(divide_up(p.k, slice_depth));
-  const Access access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(), aligned_results(p),
-                      slice_depth};
-  lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(
-      {.grid = dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices), .block = Tile::THREADS},
-      stream, p, access);
-}
-
-/// One slice: straight into c. More: into scratch memory, and from there into c.
-template <class Tile>
-void run(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t stream) {
-  const std::int64_t slices = divide_up(p.k, slice_depth);
-  if (slices == 1) return launch_slices<Tile>(p, slice_depth, stream);
-  const Scratch scratch(slices * p.m * p.n, stream);
-  GemmProblem<float> sums = p;
-  sums.c = scratch.data();
-  sums.accumulate = false;
-  sums.bias = nullptr;
-  launch_slices<Tile>(sums, slice_depth, stream);
-  lockstep::cuda::launch<gemm_fold_slices_kernel>(
-      {.grid = blocks_for(p.m * p.n, 256), .block = 256}, stream, p,
-      static_cast<const float*>(scratch.data()), static_cast<int>(slices));
+void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream) {
+  with_slices(p, slices.count, stream, [&](const GemmProblem<float>& sums) {
+    const Access access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
+                        aligned_results(sums), slices.depth};
+    lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(
+        {.grid = dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices.count),
+         .block = Tile::THREADS},
+        stream, sums, access);
+  });
 }
 
 }  // namespace
@@ -207,13 +166,11 @@ void run(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t str
 /// for two blocks.)
 void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
   constexpr std::int64_t processors = 128, blocks = 8 * processors, shortest_slice = 128;
-  if (tiles(p.m, 128) * tiles(p.n, 128) >= processors) return run<Large>(p, p.k, stream);
-  if (tiles(p.m, 64) * tiles(p.n, 64) >= processors) return run<Medium>(p, p.k, stream);
+  const Slices whole{p.k, 1};
+  if (tiles(p.m, 128) * tiles(p.n, 128) >= processors) return run<Large>(p, whole, stream);
+  if (tiles(p.m, 64) * tiles(p.n, 64) >= processors) return run<Medium>(p, whole, stream);
   const std::int64_t wanted = blocks / (tiles(p.m, 32) * tiles(p.n, 32));
-  const std::int64_t slices = std::min(wanted, p.k / shortest_slice);
-  if (slices < 2) return run<Small>(p, p.k, stream);
-  const std::int64_t steps = tiles(tiles(p.k, Small::DEPTH), static_cast<int>(slices));
-  run<Small>(p, steps * Small::DEPTH, stream);
+  run<Small>(p, cut_depth(p.k, wanted, Small::DEPTH, shortest_slice), stream);
 }
 
 }  // namespace lockstep::kernels::cuda
