@@ -16,9 +16,10 @@
 /// sums, 16 x 8: per depth 6 reads of 16 bytes for 128 products (rung 7: 4 for 64).
 ///
 /// Small problems have another trouble: 128 x 256 results are two tiles of 128 x 128, and 130
-/// multiprocessors have nothing to do. So there are three sizes of tiles, and where even small
-/// tiles are few and K is long, the sum over K is split into slices: each becomes a matrix of its
-/// own in scratch memory, and a second kernel adds the slices up, always in the same order.
+/// multiprocessors have nothing to do. So there are three sizes of tiles, and where tiles are few
+/// and K is long, the sum over K is split into slices: each becomes a matrix of its own in scratch
+/// memory, and a second kernel adds the slices up, always in the same order (slices.cuh, which also
+/// chooses the tiles and the slices).
 ///
 /// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
 /// split-K.
@@ -158,19 +159,16 @@ void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream)
 
 }  // namespace
 
-/// The choice depends on the sizes alone, not on the device, so that the order of a sum, and with
-/// it its bits, is the same on every GPU. It is made for about 128 multiprocessors: the largest
-/// tiles that give each of them one. If only small tiles do, or not even these, k is cut into
-/// slices of at least 128, until each multiprocessor has the eight small blocks that it can hold.
-/// (On an H100 this took 8 to 10 % from an MLP's recorded step at batch 128, beside slices of 256
-/// for two blocks.)
+/// Clocks per step: from times on an H200 (docs/benchmarks.md). Small tiles are for narrow products:
+/// they have the most blocks, and the most reads per product.
 void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
-  constexpr std::int64_t processors = 128, blocks = 8 * processors, shortest_slice = 128;
-  const Slices whole{p.k, 1};
-  if (tiles(p.m, 128) * tiles(p.n, 128) >= processors) return run<Large>(p, whole, stream);
-  if (tiles(p.m, 64) * tiles(p.n, 64) >= processors) return run<Medium>(p, whole, stream);
-  const std::int64_t wanted = blocks / (tiles(p.m, 32) * tiles(p.n, 32));
-  run<Small>(p, cut_depth(p.k, wanted, Small::DEPTH, shortest_slice), stream);
+  static constexpr TileSpeed speeds[] = {{128, 128, Large::DEPTH, Large::BLOCKS, 1900, 1400},
+                                         {64, 64, Medium::DEPTH, Medium::BLOCKS, 800, 500},
+                                         {32, 32, Small::DEPTH, Small::BLOCKS, 700, 230}};
+  const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
+  if (tile == 0) return run<Large>(p, slices, stream);
+  if (tile == 1) return run<Medium>(p, slices, stream);
+  run<Small>(p, slices, stream);
 }
 
 }  // namespace lockstep::kernels::cuda
