@@ -238,10 +238,19 @@ TEST_CASE("tiles in several bands") {
 }
 
 TEST_CASE("a long sum over few results is split") {
-  for (const Then then : thens) {
-    check_product<float>(gemm_double_buffered, {5, 7, 1100, false, false, then, 1});
-    check_product<float>(gemm_double_buffered, {33, 36, 520, true, true, then, 0});
-  }
+  // Slices with a tail, results that do and do not fill their tiles, rows aligned and not.
+  const std::int64_t sizes[][3] = {{5, 7, 1100}, {33, 36, 520}, {64, 72, 1000}};
+  std::size_t turn = 0;  // every transpose meets every way to end
+  for (const auto& [m, n, k] : sizes)
+    for (const bool ta : flags)
+      for (const bool tb : flags) {
+        const Case c{m, n, k, ta, tb, thens[turn % 3], turn % 2};
+        ++turn;
+        check_product<float>(gemm_double_buffered, c);
+        check_product<float>(gemm_tensor_tf32, c, true);
+        check_product<BFloat16>(gemm_tensor_16, c);
+        check_product<Half, float>(gemm_tensor_16, c);
+      }
 }
 
 TEST_CASE("the default products") {

@@ -16,19 +16,20 @@
 /// sums, 16 x 8: per depth 6 reads of 16 bytes for 128 products (rung 7: 4 for 64).
 ///
 /// Small problems have another trouble: 128 x 256 results are two tiles of 128 x 128, and 130
-/// multiprocessors have nothing to do. So there are three sizes of tiles, and where even small
-/// tiles are few and K is long, the sum over K is split into slices: each becomes a matrix of its
-/// own in scratch memory, and a second kernel adds the slices up, always in the same order.
+/// multiprocessors have nothing to do. So there are three sizes of tiles, and where tiles are few
+/// and K is long, the sum over K is split into slices: each becomes a matrix of its own in scratch
+/// memory, and a second kernel adds the slices up, always in the same order (slices.cuh, which also
+/// chooses the tiles and the slices).
 ///
 /// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
 /// split-K.
 
-#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/quads.cuh"
+#include "lockstep/kernels/cuda/gemm/slices.cuh"
 #include "lockstep/kernels/cuda/gemm/tile_copier.cuh"
 #include "lockstep/kernels/cuda/gemm/warp_lanes.cuh"
 
@@ -144,76 +145,30 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
                  access.c);
 }
 
-/// c = the sum of the slices, each (m, n), in ascending order.
-__global__ void gemm_fold_slices_kernel(const GemmProblem<float> p, const float* slices,
-                                        int count) {
-  const std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x, size = p.m * p.n;
-  if (i >= size) return;
-  float sum = slices[i];
-  for (int slice = 1; slice < count; ++slice) sum += slices[slice * size + i];
-  store(p, i / p.n, i % p.n, sum);
-}
-
-/// Scratch memory in the order of a stream.
-class Scratch {
- public:
-  Scratch(std::int64_t floats, cudaStream_t stream) : stream_(stream) {
-    const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
-    lockstep::cuda::call("matmul", "cudaMallocAsync", cudaMallocAsync(&data_, bytes, stream));
-  }
-  ~Scratch() { (void)cudaFreeAsync(data_, stream_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  float* data() const { return static_cast<float*>(data_); }
-
- private:
-  void* data_ = nullptr;
-  cudaStream_t stream_;
-};
-
 template <class Tile>
-void launch_slices(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t stream) {
-  const auto slices = static_cast<unsigned>(divide_up(p.k, slice_depth));
-  const Access access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(), aligned_results(p),
-                      slice_depth};
-  lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(
-      {.grid = dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices), .block = Tile::THREADS},
-      stream, p, access);
-}
-
-/// One slice: straight into c. More: into scratch memory, and from there into c.
-template <class Tile>
-void run(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t stream) {
-  const std::int64_t slices = divide_up(p.k, slice_depth);
-  if (slices == 1) return launch_slices<Tile>(p, slice_depth, stream);
-  const Scratch scratch(slices * p.m * p.n, stream);
-  GemmProblem<float> sums = p;
-  sums.c = scratch.data();
-  sums.accumulate = false;
-  sums.bias = nullptr;
-  launch_slices<Tile>(sums, slice_depth, stream);
-  lockstep::cuda::launch<gemm_fold_slices_kernel>(
-      {.grid = blocks_for(p.m * p.n, 256), .block = 256}, stream, p,
-      static_cast<const float*>(scratch.data()), static_cast<int>(slices));
+void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream) {
+  with_slices(p, slices.count, stream, [&](const GemmProblem<float>& sums) {
+    const Access access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
+                        aligned_results(sums), slices.depth};
+    lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(
+        {.grid = dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices.count),
+         .block = Tile::THREADS},
+        stream, sums, access);
+  });
 }
 
 }  // namespace
 
-/// The choice depends on the sizes alone, not on the device, so that the order of a sum, and with
-/// it its bits, is the same on every GPU. It is made for about 128 multiprocessors: the largest
-/// tiles that give each of them one. If only small tiles do, or not even these, k is cut into
-/// slices of at least 128, until each multiprocessor has the eight small blocks that it can hold.
-/// (On an H100 this took 8 to 10 % from an MLP's recorded step at batch 128, beside slices of 256
-/// for two blocks.)
+/// Clocks per step: from times on an H200 (docs/benchmarks.md). Small tiles are for narrow products:
+/// they have the most blocks, and the most reads per product.
 void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
-  constexpr std::int64_t processors = 128, blocks = 8 * processors, shortest_slice = 128;
-  if (tiles(p.m, 128) * tiles(p.n, 128) >= processors) return run<Large>(p, p.k, stream);
-  if (tiles(p.m, 64) * tiles(p.n, 64) >= processors) return run<Medium>(p, p.k, stream);
-  const std::int64_t wanted = blocks / (tiles(p.m, 32) * tiles(p.n, 32));
-  const std::int64_t slices = std::min(wanted, p.k / shortest_slice);
-  if (slices < 2) return run<Small>(p, p.k, stream);
-  const std::int64_t steps = tiles(tiles(p.k, Small::DEPTH), static_cast<int>(slices));
-  run<Small>(p, steps * Small::DEPTH, stream);
+  static constexpr TileSpeed speeds[] = {{128, 128, Large::DEPTH, Large::BLOCKS, 1900, 1400},
+                                         {64, 64, Medium::DEPTH, Medium::BLOCKS, 800, 500},
+                                         {32, 32, Small::DEPTH, Small::BLOCKS, 700, 230}};
+  const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
+  if (tile == 0) return run<Large>(p, slices, stream);
+  if (tile == 1) return run<Medium>(p, slices, stream);
+  run<Small>(p, slices, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -57,26 +57,31 @@ __global__ void __launch_bounds__(Tile::THREADS, 2)
 }
 
 template <class Tile>
-void run(const GemmProblem<float>& p, cudaStream_t stream) {
-  const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
-                            aligned_pairs(p)};
-  with_orders(p, [&](auto a, auto b) {
-    lockstep::cuda::launch<gemm_tensor_tf32_kernel<Tile, a.value, b.value>>(
-        {.grid = tile_count(p, Tile::TILE, Tile::TILE),
-         .block = Tile::THREADS,
-         .shared_bytes = Tile::SHARED_BYTES},
-        stream, p, access);
+void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream) {
+  with_slices(p, slices.count, stream, [&](const GemmProblem<float>& sums) {
+    const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
+                              aligned_results(sums), slices.depth};
+    with_orders(p, [&](auto a, auto b) {
+      lockstep::cuda::launch<gemm_tensor_tf32_kernel<Tile, a.value, b.value>>(
+          {.grid = dim3(tile_count(p, Tile::TILE, Tile::TILE), slices.count),
+           .block = Tile::THREADS,
+           .shared_bytes = Tile::SHARED_BYTES},
+          stream, sums, access);
+    });
   });
 }
 
 }  // namespace
 
-/// Large tiles where there is one for each of about 128 multiprocessors, else small ones.
+/// Clocks per step: from times on an H200 (docs/benchmarks.md).
 void gemm_tensor_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
-  if (tiles(p.m, 128) * tiles(p.n, 128) >= 128)
-    run<TensorTiling<Tf32Core, 64>>(p, stream);
-  else
-    run<TensorTiling<Tf32Core, 32>>(p, stream);
+  using Large = TensorTiling<Tf32Core, 64>;
+  using Small = TensorTiling<Tf32Core, 32>;
+  static constexpr TileSpeed speeds[] = {tensor_speed<Large>(2, 1200, 910),
+                                         tensor_speed<Small>(4, 560, 350)};
+  const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
+  if (tile == 0) return run<Large>(p, slices, stream);
+  run<Small>(p, slices, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -67,25 +67,32 @@ __global__ void __launch_bounds__(Tile::THREADS, 2)
 }
 
 template <class Tile, class C>
-void run(const GemmProblem<typename Tile::Element, C>& p, cudaStream_t stream) {
-  const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
-                            aligned_pairs(p)};
-  with_orders(p, [&](auto a, auto b) {
-    lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, C>>(
-        {.grid = tile_count(p, Tile::TILE, Tile::TILE),
-         .block = Tile::THREADS,
-         .shared_bytes = Tile::SHARED_BYTES},
-        stream, p, access);
-  });
+void run(const GemmProblem<typename Tile::Element, C>& p, const Slices& slices,
+         cudaStream_t stream) {
+  with_slices(p, slices.count, stream,
+              [&]<class Sum>(const GemmProblem<typename Tile::Element, Sum>& sums) {
+                const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
+                                          aligned_results(sums), slices.depth};
+                with_orders(p, [&](auto a, auto b) {
+                  lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, Sum>>(
+                      {.grid = dim3(tile_count(p, Tile::TILE, Tile::TILE), slices.count),
+                       .block = Tile::THREADS,
+                       .shared_bytes = Tile::SHARED_BYTES},
+                      stream, sums, access);
+                });
+              });
 }
 
-/// Large tiles where there is one for each of about 128 multiprocessors, else small ones.
+/// Clocks per step: from times on an H200 (docs/benchmarks.md).
 template <class T, class C>
 void choose(const GemmProblem<T, C>& p, cudaStream_t stream) {
-  if (tiles(p.m, 128) * tiles(p.n, 128) >= 128)
-    run<TensorTiling<Core16<T>, 64>>(p, stream);
-  else
-    run<TensorTiling<Core16<T>, 32>>(p, stream);
+  using Large = TensorTiling<Core16<T>, 64>;
+  using Small = TensorTiling<Core16<T>, 32>;
+  static constexpr TileSpeed speeds[] = {tensor_speed<Large>(2, 1000, 720),
+                                         tensor_speed<Small>(4, 480, 300)};
+  const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
+  if (tile == 0) return run<Large>(p, slices, stream);
+  run<Small>(p, slices, stream);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@ namespace lockstep::kernels::cuda {
 using Quad = Pack<float>;
 
 /// True if c, and the bias, can be accessed by quads.
-inline bool aligned_results(const GemmProblem<float>& p) {
-  return is_aligned(p.c) && is_aligned(p.bias) && p.n % 4 == 0;
+template <class T, class C>
+bool aligned_results(const GemmProblem<T, C>& p) {
+  return is_aligned<4>(p.c) && is_aligned<4>(p.bias) && p.n % 4 == 0;
 }
 
 /// Four elements of x along its contiguous dimension, the first at (outer, depth); zeros beyond its
@@ -61,8 +62,9 @@ __device__ __forceinline__ void read_quad(const float* from, float* to) {
 }
 
 /// Finishes the four results that begin at (row, column). With `vector`, which requires
-/// aligned_results(p) and a column that is a multiple of 4, by accesses of 16 bytes.
-__device__ __forceinline__ void store_quad(const GemmProblem<float>& p, std::int64_t row,
+/// aligned_results(p) and a column that is a multiple of 4, by one access.
+template <class T, class C>
+__device__ __forceinline__ void store_quad(const GemmProblem<T, C>& p, std::int64_t row,
                                            std::int64_t column, const float* sum, bool vector) {
   if (!vector) {
 #pragma unroll
@@ -70,17 +72,24 @@ __device__ __forceinline__ void store_quad(const GemmProblem<float>& p, std::int
     return;
   }
   if (row >= p.m || column >= p.n) return;
-  float* c = p.c + row * p.n + column;
+  C* c = p.c + row * p.n + column;
   Quad result;
 #pragma unroll
   for (int i = 0; i < 4; ++i) result[i] = sum[i];
-  const auto add = [&result](const Quad& x) {
+  const auto add = [&result](const Pack<C, 4>& x) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) result[i] += x[i];
+    for (int i = 0; i < 4; ++i) result[i] += convert<float>(x[i]);
   };
-  if (p.bias) add(load_pack(p.bias + column));
-  if (p.accumulate) add(load_pack(c));
-  *reinterpret_cast<Quad*>(c) = result;  // store_pack's integers would cost registers: 06 spills
+  if (p.bias) add(load_pack<4>(p.bias + column));
+  if (p.accumulate) add(load_pack<4>(c));
+  if constexpr (std::is_same_v<C, float>) {
+    *reinterpret_cast<Quad*>(c) = result;  // store_pack's integers would cost registers: 06 spills
+  } else {
+    Pack<C, 4> rounded;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded[i] = convert<C>(result[i]);
+    store_pack(c, rounded);
+  }
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -18,6 +18,8 @@
 
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
+#include "lockstep/kernels/cuda/gemm/quads.cuh"
+#include "lockstep/kernels/cuda/gemm/slices.cuh"
 #include "lockstep/kernels/cuda/gemm/tile_copier.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -42,9 +44,10 @@ struct TensorTiling {
   static constexpr std::size_t SHARED_BYTES = 2 * STAGES * Copier::SIZE * sizeof(Element);
 };
 
-/// What of the problem can be accessed by 16 bytes (a, b), and c by two elements.
+/// What of the problem can be accessed by 16 bytes (a, b), and c by four elements; how K is split.
 struct TensorAccess {
   bool a, b, c;
+  std::int64_t slice_depth;
 };
 
 /// A thread's operands for one instruction's depth.
@@ -79,39 +82,37 @@ __device__ __forceinline__ TileOrigin banded_origin(const GemmProblem<T, C>& p) 
   return {(band * BAND + place % rows) * Tile::TILE, place / rows * Tile::TILE};
 }
 
-/// True if c, and the bias, can be accessed by pairs of elements.
+/// Stores a thread's part of two products of 16 x 8 that lie side by side, the left one at (row,
+/// column). mma leaves each thread pairs of neighbours, 4 bytes where results have 16 bits: half a
+/// sector of memory per row. So threads 2 i and 2 i + 1 exchange a pair, and have four neighbours
+/// each:
+///
+///     thread      0       1       2       3
+///     has      l0 r0   l1 r1   l2 r2   l3 r3       l0: its pair of the left product, and so on
+///     stores   l0 l1   r0 r1   l2 l3   r2 r3
+///
+/// To be called by all threads of the warp. `quads` is aligned_results(p).
 template <class T, class C>
-bool aligned_pairs(const GemmProblem<T, C>& p) {
-  return is_aligned<2>(p.c) && is_aligned<2>(p.bias) && p.n % 2 == 0;
-}
-
-/// Finishes the results at (row, column) and to its right. `paired` requires aligned_pairs(p) and
-/// an even column.
-template <class T, class C>
-__device__ __forceinline__ void store_pair(const GemmProblem<T, C>& p, std::int64_t row,
-                                           std::int64_t column, float x, float y, bool paired) {
-  if (!paired) {
-    store(p, row, column, x);
-    store(p, row, column + 1, y);
-    return;
+__device__ __forceinline__ void store_products(const GemmProblem<T, C>& p, std::int64_t row,
+                                               std::int64_t column, const float (&left)[4],
+                                               const float (&right)[4], bool quads) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;  // places of sums: device_intrinsics.h
+  const bool odd = lane % 2 != 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float l[2] = {left[half * 2], left[half * 2 + 1]};
+    const float r[2] = {right[half * 2], right[half * 2 + 1]};
+    const float x = __shfl_xor_sync(all_lanes, odd ? l[0] : r[0], 1);
+    const float y = __shfl_xor_sync(all_lanes, odd ? l[1] : r[1], 1);
+    const float sum[4] = {odd ? x : l[0], odd ? y : l[1], odd ? r[0] : x, odd ? r[1] : y};
+    store_quad(p, row + half * 8 + lane / 4, column + odd * 8 + lane % 4 / 2 * 4, sum, quads);
   }
-  if (row >= p.m || column >= p.n) return;
-  C* c = p.c + row * p.n + column;
-  const auto add = [&](const Pack<C, 2>& pair) {
-    x += convert<float>(pair[0]);
-    y += convert<float>(pair[1]);
-  };
-  if (p.bias) add(load_pack<2>(p.bias + column));
-  if (p.accumulate) add(load_pack<2>(c));
-  Pack<C, 2> pair;
-  pair[0] = convert<C>(x);
-  pair[1] = convert<C>(y);
-  store_pack(c, pair);
 }
 
-/// The kernel of one block.
+/// The kernel of one block. blockIdx.x: the tile; blockIdx.y: the slice of K, whose sums go to the
+/// y-th matrix in p.c.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
-__device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::Element, C>& p,
+__device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Element, C> p,
                                                const TensorAccess& access) {
   using Core = typename Tile::Core;
   using Element = typename Tile::Element;
@@ -121,12 +122,14 @@ __device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::
   Element* const b_tiles = a_tiles + STAGES * Copier::SIZE;
 
   const auto [row0, column0] = banded_origin<Tile>(p);
-  const int steps = static_cast<int>(tiles(p.k, Tile::DEPTH));
-  Copier a({p.a, p.m, p.k, A_DEPTH_CONTIGUOUS}, row0, 0, access.a);
-  Copier b({p.b, p.n, p.k, B_DEPTH_CONTIGUOUS}, column0, 0, access.b);
+  const std::int64_t depth0 = blockIdx.y * access.slice_depth, left = p.k - depth0;
+  const std::int64_t depth = left < access.slice_depth ? left : access.slice_depth;
+  const int steps = static_cast<int>(tiles(depth, Tile::DEPTH));
+  Copier a({p.a, p.m, p.k, A_DEPTH_CONTIGUOUS}, row0, depth0, access.a);
+  Copier b({p.b, p.n, p.k, B_DEPTH_CONTIGUOUS}, column0, depth0, access.b);
   const auto start = [&](int step) {
     if (step < steps) {
-      const std::int64_t depth_left = p.k - step * std::int64_t{Tile::DEPTH};
+      const std::int64_t depth_left = depth - step * std::int64_t{Tile::DEPTH};
       a.start(a_tiles + step % STAGES * Copier::SIZE, depth_left);
       b.start(b_tiles + step % STAGES * Copier::SIZE, depth_left);
     }
@@ -162,16 +165,20 @@ __device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::
   }
   cp_async_wait<0>();
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;  // places of sums: device_intrinsics.h
+  p.c += blockIdx.y * p.m * p.n;
 #pragma unroll
   for (int i = 0; i < WARP / 16; ++i)
 #pragma unroll
-    for (int j = 0; j < WARP / 8; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        store_pair(p, row0 + row + i * 16 + half * 8 + lane / 4,
-                   column0 + column + j * 8 + lane % 4 * 2, sum[i][j][half * 2],
-                   sum[i][j][half * 2 + 1], access.c);
+    for (int j = 0; j < WARP / 8; j += 2)
+      store_products(p, row0 + row + i * 16, column0 + column + j * 8, sum[i][j], sum[i][j + 1],
+                     access.c);
+}
+
+/// A size of tiles of rung 9 or 10 for plan_product. Three blocks and more share a multiprocessor
+/// where a warp has 32 x 32 results.
+template <class Tile>
+constexpr TileSpeed tensor_speed(int resident, int alone, int beside) {
+  return {Tile::TILE, Tile::TILE, Tile::DEPTH, resident, alone, beside};
 }
 
 /// Calls f with two std::bool_constant: whether `a` and `b` are contiguous along the depth.
