@@ -1,14 +1,16 @@
 // Which rung computes what by default, and the list of all of them.
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 
+#include "lockstep/kernels/cuda/gemm/hopper.h"
+
 namespace lockstep::kernels::cuda {
 namespace {
 
-/// Hopper's kernels compute tiles of 128 x 128 and more: too few of them leave most of the GPU
-/// idle, where the small tiles of rungs 9 and 10 do not.
+/// The Hopper rungs, where their estimated time is less than that of their twins: by the sizes
+/// alone (hopper_plan.cpp). Those rungs themselves see whether the GPU and the alignment allow it.
 template <class T, class C>
-bool large(const GemmProblem<T, C>& p) {
-  return (p.m + 127) / 128 * ((p.n + 127) / 128) >= 64;
+bool for_hopper(const GemmProblem<T, C>& p) {
+  return hopper_pays(hopper_sizes(p));
 }
 
 }  // namespace
@@ -16,13 +18,27 @@ bool large(const GemmProblem<T, C>& p) {
 void gemm(const GemmProblem<float>& p, cudaStream_t stream) { gemm_double_buffered(p, stream); }
 void gemm(const GemmProblem<double>& p, cudaStream_t stream) { gemm_tile_2d(p, stream); }
 void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_tf32(p, stream) : gemm_tensor_tf32(p, stream);
+  for_hopper(p) ? gemm_hopper_tf32(p, stream) : gemm_tensor_tf32(p, stream);
 }
 
 template <class T, class C>
 void gemm(const GemmProblem<T, C>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_16(p, stream) : gemm_tensor_16(p, stream);
+  for_hopper(p) ? gemm_hopper_16(p, stream) : gemm_tensor_16(p, stream);
 }
+
+template <class T, class C>
+void gemm_hopper_16(const GemmProblem<T, C>& p, cudaStream_t stream) {
+  gemm_hopper_16(p, hopper_plan(hopper_sizes(p)), stream);
+}
+template void gemm_hopper_16(const GemmProblem<BFloat16>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half, float>&, cudaStream_t);
+
+void gemm_hopper_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
+  gemm_hopper_tf32(p, hopper_plan(hopper_sizes(p)), stream);
+}
+
 template void gemm(const GemmProblem<BFloat16>&, cudaStream_t);
 template void gemm(const GemmProblem<Half>&, cudaStream_t);
 template void gemm(const GemmProblem<BFloat16, float>&, cudaStream_t);
