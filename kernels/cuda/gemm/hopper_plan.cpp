@@ -119,8 +119,8 @@ HopperPlan hopper_plan(const HopperSizes& s) {
   return best;
 }
 
-bool hopper_pays(const HopperSizes& s) {
-  return hopper_cycles(s, hopper_plan(s)) <= twin_cycles(s);
+bool hopper_pays(const HopperSizes& sizes, const HopperPlan& plan) {
+  return hopper_cycles(sizes, plan) <= twin_cycles(sizes);
 }
 
 }  // namespace lockstep::kernels::cuda

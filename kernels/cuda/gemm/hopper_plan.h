@@ -52,6 +52,6 @@ std::int64_t twin_cycles(const HopperSizes& sizes);
 HopperPlan hopper_plan(const HopperSizes& sizes);
 
 /// Whether it is faster than the twin, by these estimates.
-bool hopper_pays(const HopperSizes& sizes);
+bool hopper_pays(const HopperSizes& sizes, const HopperPlan& plan);
 
 }  // namespace lockstep::kernels::cuda

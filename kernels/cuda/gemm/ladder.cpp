@@ -4,27 +4,29 @@
 #include "lockstep/kernels/cuda/gemm/hopper.h"
 
 namespace lockstep::kernels::cuda {
-namespace {
-
-/// The Hopper rungs, where their estimated time is less than that of their twins: by the sizes
-/// alone (hopper_plan.cpp). Those rungs themselves see whether the GPU and the alignment allow it.
-template <class T, class C>
-bool for_hopper(const GemmProblem<T, C>& p) {
-  return hopper_pays(hopper_sizes(p));
-}
-
-}  // namespace
 
 void gemm(const GemmProblem<float>& p, cudaStream_t stream) { gemm_double_buffered(p, stream); }
 void gemm(const GemmProblem<double>& p, cudaStream_t stream) { gemm_tile_2d(p, stream); }
+
+// The Hopper rungs, where their estimated time is less than that of their twins: by the sizes alone
+// (hopper_plan.cpp). They see for themselves whether the GPU and the alignment allow it.
+
 void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
-  for_hopper(p) ? gemm_hopper_tf32(p, stream) : gemm_tensor_tf32(p, stream);
+  const HopperSizes sizes = hopper_sizes(p);
+  const HopperPlan plan = hopper_plan(sizes);
+  hopper_pays(sizes, plan) ? gemm_hopper_tf32(p, plan, stream) : gemm_tensor_tf32(p, stream);
 }
 
 template <class T, class C>
 void gemm(const GemmProblem<T, C>& p, cudaStream_t stream) {
-  for_hopper(p) ? gemm_hopper_16(p, stream) : gemm_tensor_16(p, stream);
+  const HopperSizes sizes = hopper_sizes(p);
+  const HopperPlan plan = hopper_plan(sizes);
+  hopper_pays(sizes, plan) ? gemm_hopper_16(p, plan, stream) : gemm_tensor_16(p, stream);
 }
+template void gemm(const GemmProblem<BFloat16>&, cudaStream_t);
+template void gemm(const GemmProblem<Half>&, cudaStream_t);
+template void gemm(const GemmProblem<BFloat16, float>&, cudaStream_t);
+template void gemm(const GemmProblem<Half, float>&, cudaStream_t);
 
 template <class T, class C>
 void gemm_hopper_16(const GemmProblem<T, C>& p, cudaStream_t stream) {
@@ -38,11 +40,6 @@ template void gemm_hopper_16(const GemmProblem<Half, float>&, cudaStream_t);
 void gemm_hopper_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
   gemm_hopper_tf32(p, hopper_plan(hopper_sizes(p)), stream);
 }
-
-template void gemm(const GemmProblem<BFloat16>&, cudaStream_t);
-template void gemm(const GemmProblem<Half>&, cudaStream_t);
-template void gemm(const GemmProblem<BFloat16, float>&, cudaStream_t);
-template void gemm(const GemmProblem<Half, float>&, cudaStream_t);
 
 template <>
 std::span<const Rung<float>> rungs() {
