@@ -14,12 +14,10 @@
 namespace simt::detail {
 namespace {
 
-constexpr std::size_t sums_bytes = sizeof(float) * wgmma_columns / 2;
-
 /// The sums of a thread that belong to products under way. In their place the thread has NaN.
 struct HeldSums {
   WgmmaSums place;
-  float values[wgmma_columns / 8][4];
+  float values[most_wgmma_columns / 8][4];
   int products = 0;  ///< under way
 };
 
@@ -29,7 +27,8 @@ struct Product {
   ReadOperands read;
 
   bool same_instruction(const Product& other) const {
-    return a == other.a && b == other.b && read == other.read;
+    return a == other.a && b == other.b && read == other.read &&
+           sums->place.columns == other.sums->place.columns;
   }
 };
 using Products = std::vector<Product>;
@@ -47,13 +46,13 @@ void multiply(const std::array<HeldSums*, 32>& sums, const WgmmaNumbers& numbers
     const auto place = [&](int column) -> float& {
       return sums[row % 8 * 4 + column % 8 / 2]->values[column / 8][row / 8 * 2 + column % 2];
     };
-    double sum[wgmma_columns];
-    for (int column = 0; column < wgmma_columns; ++column)
+    double sum[most_wgmma_columns];
+    for (int column = 0; column < numbers.width; ++column)
       sum[column] = static_cast<double>(place(column));
     for (int k = 0; k < numbers.depth; ++k)
-      for (int column = 0; column < wgmma_columns; ++column)
+      for (int column = 0; column < numbers.width; ++column)
         sum[column] += numbers.rows[row][k] * numbers.columns[k][column];
-    for (int column = 0; column < wgmma_columns; ++column) place(column) = cut_off(sum[column]);
+    for (int column = 0; column < numbers.width; ++column) place(column) = cut_off(sum[column]);
   }
 }
 
@@ -74,6 +73,7 @@ const char* compute_all(const void* const* turns) {
       sums[lane] = product.sums;
     }
     static WgmmaNumbers numbers;  // one warp at a time computes
+    numbers.width = products[i].sums->place.columns;
     if (!products[i].read(numbers, products[i].a, products[i].b, turn_of(0).warp))
       return "wgmma: a descriptor of unknown kind, or of what is not in shared memory";
     multiply(sums, numbers);
@@ -126,7 +126,7 @@ class PendingProducts {
     held_.remove_if([](const HeldSums& held) {
       if (held.products > 0) return false;
       check_untouched(held);
-      std::memcpy(held.place, held.values, sums_bytes);
+      std::memcpy(held.place.values, held.values, held.place.bytes());
       return true;
     });
   }
@@ -140,19 +140,22 @@ class PendingProducts {
  private:
   HeldSums& hold(WgmmaSums sums) {
     for (HeldSums& held : held_) {
-      if (held.place != sums) continue;
+      if (held.place.values != sums.values) continue;
+      if (held.place.columns != sums.columns)
+        fail_thread("wgmma: products of different widths use the same sums");
       check_untouched(held);
       return held;
     }
     held_.push_back({.place = sums, .values = {}});
-    std::memcpy(held_.back().values, sums, sums_bytes);
-    std::memset(static_cast<void*>(sums), 0xff, sums_bytes);
+    std::memcpy(held_.back().values, sums.values, sums.bytes());
+    std::memset(static_cast<void*>(sums.values), 0xff, sums.bytes());
     return held_.back();
   }
 
   static void check_untouched(const HeldSums& held) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(held.place);
-    if (!std::all_of(bytes, bytes + sums_bytes, [](unsigned char byte) { return byte == 0xff; }))
+    const auto* bytes = reinterpret_cast<const unsigned char*>(held.place.values);
+    if (!std::all_of(bytes, bytes + held.place.bytes(),
+                     [](unsigned char byte) { return byte == 0xff; }))
       fail_thread("wgmma: sums were written before the wait for their product");
   }
 

@@ -75,11 +75,12 @@ void take_registers() {
 
 // ---- wgmma -------------------------------------------------------------------------------------
 
-constexpr int PRODUCT_N = simt::detail::wgmma_columns;
-using Accumulators = float[PRODUCT_N / 8][4];
+template <int columns>
+using Accumulators = float[columns / 8][4];
 
 inline void fence_products() { simt::detail::fence_products(); }
-inline void pin(Accumulators&) {}
+template <int groups>
+void pin(float (&)[groups][4]) {}
 
 inline void commit_products() { simt::detail::commit_products(); }
 
@@ -88,10 +89,12 @@ void wait_products() {
   simt::detail::wait_products(newest);
 }
 
-template <class T, bool a_mn_major, bool b_mn_major>
-void issue_product(Accumulators& sum, std::uint64_t a, std::uint64_t b) {
+template <class T, bool a_mn_major, bool b_mn_major, int groups>
+void issue_product(float (&sum)[groups][4], std::uint64_t a, std::uint64_t b) {
+  static_assert(groups == 8 || groups == 16 || groups == 32, "those that the native header has");
   static_assert(!std::is_same_v<T, float> || (!a_mn_major && !b_mn_major), "tf32: along k only");
-  simt::detail::issue_product(sum, a, b, simt::detail::read_operands<T, a_mn_major, b_mn_major>);
+  simt::detail::issue_product({sum, 8 * groups}, a, b,
+                              simt::detail::read_operands<T, a_mn_major, b_mn_major>);
 }
 
 }  // namespace hopper

@@ -84,9 +84,9 @@ struct Reference {
 
 enum class After { nothing, accumulate, bias };
 
-template <class T, class C = T>
-void check_exact(const Reference& r, After after,
-                 void (*product)(const GemmProblem<T, C>&, cudaStream_t)) {
+/// product(problem) enqueues it.
+template <class T, class C = T, class Product>
+void check_exact(const Reference& r, After after, Product&& product) {
   CAPTURE(r.m);
   CAPTURE(r.n);
   CAPTURE(r.k);
@@ -106,7 +106,7 @@ void check_exact(const Reference& r, After after,
                                   .accumulate = after == After::accumulate,
                                   .bias = after == After::bias ? bias.data() : nullptr};
   CHECK(ladder::hopper_can(problem));
-  product(problem, nullptr);
+  product(problem);
   const std::vector<C> results = c.read();
   int wrong = 0;
   for (std::int64_t i = 0; i < r.m; ++i)
@@ -123,6 +123,14 @@ void check_exact(const Reference& r, After after,
   CHECK(wrong == 0);
 }
 
+/// Rung 11 or 12, with the plan that it makes.
+constexpr auto by_own_plan = []<class T, class C>(const GemmProblem<T, C>& problem) {
+  if constexpr (std::is_same_v<T, float>)
+    ladder::gemm_hopper_tf32(problem, nullptr);
+  else
+    ladder::gemm_hopper_16(problem, nullptr);
+};
+
 /// All four transposes, each with another end.
 void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr After afters[] = {After::nothing, After::accumulate, After::bias};
@@ -130,12 +138,47 @@ void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k) {
   for (const bool ta : {false, true})
     for (const bool tb : {false, true}) {
       const Reference r = Reference{m, n, k, ta, tb}.compute();
-      check_exact<BFloat16>(r, afters[turn++ % 3], ladder::gemm_hopper_16);
-      check_exact<Half>(r, afters[turn++ % 3], ladder::gemm_hopper_16);
-      check_exact<float>(r, afters[turn++ % 3], ladder::gemm_hopper_tf32);
-      check_exact<BFloat16, float>(r, afters[turn % 3], ladder::gemm_hopper_16);
-      check_exact<Half, float>(r, afters[(turn + 1) % 3], ladder::gemm_hopper_16);
+      check_exact<BFloat16>(r, afters[turn++ % 3], by_own_plan);
+      check_exact<Half>(r, afters[turn++ % 3], by_own_plan);
+      check_exact<float>(r, afters[turn++ % 3], by_own_plan);
+      check_exact<BFloat16, float>(r, afters[turn % 3], by_own_plan);
+      check_exact<Half, float>(r, afters[(turn + 1) % 3], by_own_plan);
     }
+}
+
+/// One tile of a cluster and some, with sums cut into `slices`: all transposes, and in turns all
+/// types and ends.
+void check_plan(const ladder::HopperPlan& plan, int& turn) {
+  CAPTURE(static_cast<int>(plan.tile));
+  CAPTURE(plan.slices);
+  const ladder::HopperShape shape = ladder::hopper_shape(plan.tile);
+  constexpr After afters[] = {After::nothing, After::accumulate, After::bias};
+  const auto product = [&]<class T, class C>(const GemmProblem<T, C>& problem) {
+    if constexpr (std::is_same_v<T, float>)
+      ladder::gemm_hopper_tf32(problem, plan, nullptr);
+    else
+      ladder::gemm_hopper_16(problem, plan, nullptr);
+  };
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true}) {
+      const After after = afters[turn / 5 % 3];
+      const std::int64_t m = shape.rows + 8, n = shape.columns + 8;
+      const Reference r = Reference{m, n, 264, ta, tb}.compute();  // 5 or 9 blocks, one with a tail
+      switch (turn++ % 5) {
+        case 0: check_exact<BFloat16>(r, after, product); break;
+        case 1: check_exact<float>(r, after, product); break;
+        case 2: check_exact<Half, float>(r, after, product); break;
+        case 3: check_exact<BFloat16, float>(r, after, product); break;
+        default: check_exact<Half>(r, after, product);
+      }
+    }
+}
+
+/// Of a layer with `width` inputs and outputs: y = x w^T, the gradient of w, and that of x.
+std::vector<ladder::HopperSizes> layer(std::int64_t batch, std::int64_t width, int bytes) {
+  return {{batch, width, width, bytes, bytes, 0},
+          {width, width, batch, bytes, 4, bytes == 4 ? 2 : 0},
+          {batch, width, width, bytes, bytes, bytes == 4 ? 1 : 0}};
 }
 
 }  // namespace
@@ -150,12 +193,50 @@ TEST_CASE("hopper: several tiles, several rounds of the ring") {
   check_everywhere(136, 72, 344);           // the ring goes round more than once
   // Three columns of tiles, and two of 256 rows: with four multiprocessors, three tiles per
   // cluster.
-  check_exact<BFloat16>(Reference{264, 520, 72, false, false}.compute(), After::bias,
-                        ladder::gemm_hopper_16);
+  check_exact<BFloat16>(Reference{264, 520, 72, false, false}.compute(), After::bias, by_own_plan);
   check_exact<float>(Reference{264, 520, 36, true, false}.compute(), After::accumulate,
-                     ladder::gemm_hopper_tf32);
+                     by_own_plan);
   check_exact<Half, float>(Reference{264, 516, 72, false, true}.compute(), After::accumulate,
-                           ladder::gemm_hopper_16);
+                           by_own_plan);
+}
+
+TEST_CASE("hopper: every tile, with whole sums and with slices") {
+  using enum ladder::HopperTile;
+  if (!ladder::hopper_available()) return;  // the twins have no plans
+  int turn = 0;
+  for (const int slices : {1, 2, 3})
+    for (const ladder::HopperTile tile : {wide, square, flat, small})
+      check_plan({tile, slices}, turn);
+}
+
+TEST_CASE("hopper: the plan of a training step's products") {
+  using enum ladder::HopperTile;
+  using ladder::HopperPlan, ladder::hopper_plan;
+  // Large results: the widest tiles. Smaller ones: tiles for all multiprocessors.
+  CHECK(hopper_plan({4096, 4096, 4096, 2, 2, 0}) == HopperPlan{wide, 1});
+  CHECK(hopper_plan({2048, 2048, 1024, 2, 4, 0}) == HopperPlan{wide, 1});
+  CHECK(hopper_plan({1024, 2048, 2048, 2, 2, 0}) == HopperPlan{square, 1});
+  CHECK(hopper_plan({1024, 1024, 1024, 2, 2, 0}) == HopperPlan{flat, 1});
+  CHECK(hopper_plan({128, 512, 784, 2, 2, 0}) == HopperPlan{small, 1});
+  // Few results and long sums: slices.
+  CHECK(hopper_plan({256, 256, 8192, 2, 4, 0}).slices > 1);
+  // Two matrices to turn over, for short sums: the twin.
+  constexpr ladder::HopperSizes short_sums{512, 512, 128, 4, 4, 2};
+  CHECK_FALSE(hopper_pays(short_sums, hopper_plan(short_sums)));
+}
+
+TEST_CASE("hopper: a plan is the fastest by its own estimate, and leaves no slice empty") {
+  using enum ladder::HopperTile;
+  for (const int bytes : {2, 4})
+    for (const std::int64_t batch : {1, 128, 1024, 8192})
+      for (std::int64_t width = 64; width <= 8192; width *= 2)
+        for (const ladder::HopperSizes& sizes : layer(batch, width, bytes)) {
+          const ladder::HopperPlan plan = ladder::hopper_plan(sizes);
+          for (const ladder::HopperTile tile : {wide, square, flat, small})
+            CHECK(hopper_cycles(sizes, plan) <= hopper_cycles(sizes, {tile, 1}));
+          CHECK(plan.slices >= 1);
+          CHECK((plan.slices == 1 || sizes.k * bytes / 128 >= plan.slices));
+        }
 }
 
 TEST_CASE("hopper: many tiles, many rounds of the ring") {

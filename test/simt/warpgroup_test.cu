@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(128) product_kernel(float* out) {
   // Rows of 128 bytes, swizzled: all of them are the same here.
   const std::uint64_t ones = simt::detail::shared_address(panel) >> 4 | std::uint64_t{1} << 16 |
                              std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
-  hopper::Accumulators sum;
+  hopper::Accumulators<256> sum;
   for (auto& group : sum)
     for (float& value : group) value = 1.0f;
   if (bug != Bug::no_fence) hopper::fence_products();

@@ -20,6 +20,7 @@
 ///     stage 0 | A 128 x 64: 2 panels, 16 KiB | B 64 x 256: 4 panels, 32 KiB |   4 stages: 192 KiB
 ///     stage 1 |             ...              |
 ///
+///   These are wide tiles; hopper_plan.h has the others, below is why.
 ///   `full` waits for one arrival (the producer's, which announces 48 KiB) and for the bytes;
 ///   `empty` for all 8 multiplying warps of both blocks of the cluster. A consumer keeps the
 ///   products of one stage running while it waits for the next, and frees a stage when its own are
@@ -29,14 +30,18 @@
 ///   of A and 16 instead of 32 KiB of B: 128 flop per byte instead of 85.
 /// - A persistent grid: each cluster takes tile after tile, and the producer fetches the first
 ///   stages of the next tile while the consumers still write the results of the last one. The order
-///   of the tiles (Tiles) keeps what is read at one time in L2.
+///   of the tiles (Schedule) keeps what is read at one time in L2.
 ///
 /// Transposes cost nothing: wgmma reads two-byte operands in either direction, and the panels of
 /// a transposed operand are simply boxes of the matrix as it lies in memory.
 ///
 /// Shared memory per block product of 1024 clock cycles (128 x 256 x 64 products at 2048 a cycle):
 /// 48 KiB written, and per consumer 8 + 32 KiB read, together 128 KiB: the 128 bytes per cycle that
-/// shared memory can do. This is why the product is 256 wide.
+/// shared memory can do. This is why the product of a wide tile has 256 columns.
+///
+/// A cluster of wide tiles computes 256 x 256 results: 1024 x 1024 of them would give work to 32 of
+/// 132 multiprocessors. So there are smaller tiles, which read more bytes per product, and sums
+/// over k can be cut into slices. hopper_plan.cpp chooses.
 ///
 /// Sources: PTX ISA 9.0, sections 9.7.9.25 (copies), 9.7.13.15 (mbarrier), 9.7.15 (wgmma);
 /// "Efficient GEMM in CUDA" in CUTLASS's documentation, on warp specialization; pranjalssh/fast.cu
@@ -50,23 +55,16 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-template <class Bits, class CBits>
-void hopper_product(const GemmProblem<Bits, CBits>& bits, cudaStream_t stream) {
-  const auto p = on_device(bits);
-  using T = OnDevice<Bits>;
-  using C = OnDevice<CBits>;
-  const auto *a = p.a, *b = p.b;
-  const Output<C> out{p.c, p.bias, static_cast<int>(p.m), static_cast<int>(p.n), p.accumulate};
-  const CUtensorMap a_map =
-      p.transpose_a ? tensor_map(a, p.k, p.m, p.m) : tensor_map(a, p.m, p.k, p.k);
-  const CUtensorMap b_map =
-      p.transpose_b ? tensor_map(b, p.n, p.k, p.k) : tensor_map(b, p.k, p.n, p.n);
-  const auto launch =
-      p.transpose_a
-          ? (p.transpose_b ? launch_product<T, true, true, C> : launch_product<T, true, false, C>)
-          : (p.transpose_b ? launch_product<T, false, true, C>
-                           : launch_product<T, false, false, C>);
-  launch(a_map, b_map, out, static_cast<int>(p.k), stream);
+template <class T, class C>
+void hopper_product(const GemmProblem<T, C>& p, const HopperPlan& plan, cudaStream_t stream) {
+  const CUtensorMap a =
+      p.transpose_a ? tensor_map(p.a, p.k, p.m, p.m) : tensor_map(p.a, p.m, p.k, p.k);
+  const CUtensorMap b =
+      p.transpose_b ? tensor_map(p.b, p.n, p.k, p.k) : tensor_map(p.b, p.k, p.n, p.n);
+  const auto run =
+      p.transpose_a ? (p.transpose_b ? run_plan<T, true, true, C> : run_plan<T, true, false, C>)
+                    : (p.transpose_b ? run_plan<T, false, true, C> : run_plan<T, false, false, C>);
+  run(p, a, b, plan, stream);
 }
 
 }  // namespace
@@ -74,13 +72,13 @@ void hopper_product(const GemmProblem<Bits, CBits>& bits, cudaStream_t stream) {
 bool hopper_available() { return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9; }
 
 template <class T, class C>
-void gemm_hopper_16(const GemmProblem<T, C>& problem, cudaStream_t stream) {
+void gemm_hopper_16(const GemmProblem<T, C>& problem, const HopperPlan& plan, cudaStream_t stream) {
   if (!hopper_can(problem) || !hopper_available()) return gemm_tensor_16(problem, stream);
-  hopper_product(problem, stream);
+  hopper_product(on_device(problem), plan, stream);
 }
-template void gemm_hopper_16(const GemmProblem<BFloat16>&, cudaStream_t);
-template void gemm_hopper_16(const GemmProblem<Half>&, cudaStream_t);
-template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
-template void gemm_hopper_16(const GemmProblem<Half, float>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16>&, const HopperPlan&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half>&, const HopperPlan&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, const HopperPlan&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half, float>&, const HopperPlan&, cudaStream_t);
 
 }  // namespace lockstep::kernels::cuda

@@ -79,12 +79,11 @@ class AlongK {
 
 }  // namespace
 
-void gemm_hopper_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
+void gemm_hopper_tf32(const GemmProblem<float>& p, const HopperPlan& plan, cudaStream_t stream) {
   if (!hopper_can(p) || !hopper_available()) return gemm_tensor_tf32(p, stream);
   const AlongK a(p.a, p.m, p.k, p.transpose_a, stream);
   const AlongK b(p.b, p.n, p.k, !p.transpose_b, stream);
-  const Output<float> out{p.c, p.bias, static_cast<int>(p.m), static_cast<int>(p.n), p.accumulate};
-  launch_product<float, false, true>(a.map(), b.map(), out, static_cast<int>(p.k), stream);
+  run_plan<float, false, true>(p, a.map(), b.map(), plan, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -1,9 +1,12 @@
 #pragma once
 /// When rungs 11 and 12 use Hopper's own instructions, and when they are their portable twins.
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 #include <limits>
 
+#include "lockstep/kernels/cuda/gemm/hopper_plan.h"
 #include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
@@ -27,5 +30,18 @@ bool hopper_can(const GemmProblem<T, C>& p) {
   return p.m <= most && p.n <= most && p.k <= most && hopper_rows(p.c, p.n) &&
          hopper_rows(p.a, p.transpose_a ? p.m : p.k) && hopper_rows(p.b, p.transpose_b ? p.k : p.n);
 }
+
+/// What hopper_plan wants to know of the problem.
+template <class T, class C>
+HopperSizes hopper_sizes(const GemmProblem<T, C>& p) {
+  const int turned = sizeof(T) == 4 ? p.transpose_a + !p.transpose_b : 0;
+  return {p.m, p.n, p.k, sizeof(T), sizeof(C), turned};
+}
+
+/// Rungs 11 and 12 with a given plan; ladder.h has those that make their own.
+template <class T, class C>
+void gemm_hopper_16(const GemmProblem<T, C>& problem, const HopperPlan& plan, cudaStream_t stream);
+void gemm_hopper_tf32(const GemmProblem<float>& problem, const HopperPlan& plan,
+                      cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

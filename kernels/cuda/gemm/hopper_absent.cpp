@@ -8,15 +8,15 @@ namespace lockstep::kernels::cuda {
 bool hopper_available() { return false; }
 
 template <class T, class C>
-void gemm_hopper_16(const GemmProblem<T, C>& problem, cudaStream_t stream) {
+void gemm_hopper_16(const GemmProblem<T, C>& problem, const HopperPlan&, cudaStream_t stream) {
   gemm_tensor_16(problem, stream);
 }
-template void gemm_hopper_16(const GemmProblem<BFloat16>&, cudaStream_t);
-template void gemm_hopper_16(const GemmProblem<Half>&, cudaStream_t);
-template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
-template void gemm_hopper_16(const GemmProblem<Half, float>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16>&, const HopperPlan&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half>&, const HopperPlan&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, const HopperPlan&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half, float>&, const HopperPlan&, cudaStream_t);
 
-void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream) {
+void gemm_hopper_tf32(const GemmProblem<float>& problem, const HopperPlan&, cudaStream_t stream) {
   gemm_tensor_tf32(problem, stream);
 }
 

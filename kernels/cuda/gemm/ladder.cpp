@@ -1,32 +1,45 @@
 // Which rung computes what by default, and the list of all of them.
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 
+#include "lockstep/kernels/cuda/gemm/hopper.h"
+
 namespace lockstep::kernels::cuda {
-namespace {
-
-/// Hopper's kernels compute tiles of 128 x 128 and more: too few of them leave most of the GPU
-/// idle, where the small tiles of rungs 9 and 10 do not.
-template <class T, class C>
-bool large(const GemmProblem<T, C>& p) {
-  return (p.m + 127) / 128 * ((p.n + 127) / 128) >= 64;
-}
-
-}  // namespace
 
 void gemm(const GemmProblem<float>& p, cudaStream_t stream) { gemm_double_buffered(p, stream); }
 void gemm(const GemmProblem<double>& p, cudaStream_t stream) { gemm_tile_2d(p, stream); }
+
+// The Hopper rungs, where their estimated time is less than that of their twins: by the sizes alone
+// (hopper_plan.cpp). They see for themselves whether the GPU and the alignment allow it.
+
 void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_tf32(p, stream) : gemm_tensor_tf32(p, stream);
+  const HopperSizes sizes = hopper_sizes(p);
+  const HopperPlan plan = hopper_plan(sizes);
+  hopper_pays(sizes, plan) ? gemm_hopper_tf32(p, plan, stream) : gemm_tensor_tf32(p, stream);
 }
 
 template <class T, class C>
 void gemm(const GemmProblem<T, C>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_16(p, stream) : gemm_tensor_16(p, stream);
+  const HopperSizes sizes = hopper_sizes(p);
+  const HopperPlan plan = hopper_plan(sizes);
+  hopper_pays(sizes, plan) ? gemm_hopper_16(p, plan, stream) : gemm_tensor_16(p, stream);
 }
 template void gemm(const GemmProblem<BFloat16>&, cudaStream_t);
 template void gemm(const GemmProblem<Half>&, cudaStream_t);
 template void gemm(const GemmProblem<BFloat16, float>&, cudaStream_t);
 template void gemm(const GemmProblem<Half, float>&, cudaStream_t);
+
+template <class T, class C>
+void gemm_hopper_16(const GemmProblem<T, C>& p, cudaStream_t stream) {
+  gemm_hopper_16(p, hopper_plan(hopper_sizes(p)), stream);
+}
+template void gemm_hopper_16(const GemmProblem<BFloat16>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half, float>&, cudaStream_t);
+
+void gemm_hopper_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
+  gemm_hopper_tf32(p, hopper_plan(hopper_sizes(p)), stream);
+}
 
 template <>
 std::span<const Rung<float>> rungs() {

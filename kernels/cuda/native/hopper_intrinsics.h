@@ -147,21 +147,21 @@ __device__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
 
-constexpr int PRODUCT_N = 256;  ///< columns of one wgmma; it has 64 rows and 32 bytes of k
-
-/// A thread's part of a 64 x 256 product. Thread l of warp w (of four) holds, in 32 groups of 8
-/// columns, rows r = 16 w + l / 4 and r + 8 and columns c = 8 j + 2 (l mod 4) and c + 1:
+/// A thread's part of a 64 x `columns` product: 256, 128 or 64. Thread l of warp w (of four) holds,
+/// in groups of 8 columns, rows r = 16 w + l / 4 and r + 8, columns c = 8 j + 2 (l mod 4) and c + 1:
 ///   sum[j][0] (r, c)   sum[j][1] (r, c + 1)   sum[j][2] (r + 8, c)   sum[j][3] (r + 8, c + 1)
 /// (9.7.15.5.1.1, figures 149 and 151: the same for elements of 2 and of 4 bytes.)
-using Accumulators = float[PRODUCT_N / 8][4];
+template <int columns>
+using Accumulators = float[columns / 8][4];
 
 /// Keeps the compiler from moving its own uses of the accumulators across this place: it knows
 /// nothing of products that are still running.
-__device__ inline void pin(Accumulators& sum) {
+template <int groups>
+__device__ __forceinline__ void pin(float (&sum)[groups][4]) {
 #pragma unroll
-  for (auto& group : sum)
+  for (int j = 0; j < groups; ++j)
 #pragma unroll
-    for (float& value : group) asm volatile("" : "+f"(value)::"memory");
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sum[j][i])::"memory");
 }
 
 /// The part of the instruction's name that says k and the types, and the constants at its end:
@@ -191,11 +191,45 @@ struct ProductConstants<float, false, false> {
   static constexpr char text[] = "1,1";
 };
 
-/// sum += A B for 64 rows, 256 columns and 32 bytes of k, by the 128 threads of a warpgroup. Only
-/// issues it: `sum` and the panels belong to the product until wait_products says that it is done.
+/// sum += A B for 64 rows, the columns that `sum` has, and 32 bytes of k, by the 128 threads of a
+/// warpgroup. Only issues it: `sum` and the panels belong to the product until wait_products says
+/// that it is done. The name of an instruction is text, and so is the list of its registers: there
+/// is a function for each number of columns.
+// clang-format off
+#define LOCKSTEP_SUMS_8(j) \
+    "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3]), \
+    "+f"(sum[j + 1][0]), "+f"(sum[j + 1][1]), "+f"(sum[j + 1][2]), "+f"(sum[j + 1][3])
+#define LOCKSTEP_SUMS_32(j) \
+    LOCKSTEP_SUMS_8(j), LOCKSTEP_SUMS_8(j + 2), LOCKSTEP_SUMS_8(j + 4), LOCKSTEP_SUMS_8(j + 6)
+
 template <class T, bool a_mn_major, bool b_mn_major>
-__device__ void issue_product(Accumulators& sum, std::uint64_t a, std::uint64_t b) {
-  // clang-format off
+__device__ void issue_product(float (&sum)[8][4], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64%34 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+      "}, %32, %33, 1, %35;"
+      : LOCKSTEP_SUMS_32(0)
+      : "l"(a), "l"(b), "C"(ProductTypes<T>::text),
+        "C"(ProductConstants<T, a_mn_major, b_mn_major>::text));
+}
+
+template <class T, bool a_mn_major, bool b_mn_major>
+__device__ void issue_product(float (&sum)[16][4], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128%66 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+      "}, %64, %65, 1, %67;"
+      : LOCKSTEP_SUMS_32(0), LOCKSTEP_SUMS_32(8)
+      : "l"(a), "l"(b), "C"(ProductTypes<T>::text),
+        "C"(ProductConstants<T, a_mn_major, b_mn_major>::text));
+}
+
+template <class T, bool a_mn_major, bool b_mn_major>
+__device__ void issue_product(float (&sum)[32][4], std::uint64_t a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n256%130 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
@@ -207,41 +241,14 @@ __device__ void issue_product(Accumulators& sum, std::uint64_t a, std::uint64_t 
       "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
       "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
       "}, %128, %129, 1, %131;"
-      : "+f"(sum[0][0]), "+f"(sum[0][1]), "+f"(sum[0][2]), "+f"(sum[0][3]),
-        "+f"(sum[1][0]), "+f"(sum[1][1]), "+f"(sum[1][2]), "+f"(sum[1][3]),
-        "+f"(sum[2][0]), "+f"(sum[2][1]), "+f"(sum[2][2]), "+f"(sum[2][3]),
-        "+f"(sum[3][0]), "+f"(sum[3][1]), "+f"(sum[3][2]), "+f"(sum[3][3]),
-        "+f"(sum[4][0]), "+f"(sum[4][1]), "+f"(sum[4][2]), "+f"(sum[4][3]),
-        "+f"(sum[5][0]), "+f"(sum[5][1]), "+f"(sum[5][2]), "+f"(sum[5][3]),
-        "+f"(sum[6][0]), "+f"(sum[6][1]), "+f"(sum[6][2]), "+f"(sum[6][3]),
-        "+f"(sum[7][0]), "+f"(sum[7][1]), "+f"(sum[7][2]), "+f"(sum[7][3]),
-        "+f"(sum[8][0]), "+f"(sum[8][1]), "+f"(sum[8][2]), "+f"(sum[8][3]),
-        "+f"(sum[9][0]), "+f"(sum[9][1]), "+f"(sum[9][2]), "+f"(sum[9][3]),
-        "+f"(sum[10][0]), "+f"(sum[10][1]), "+f"(sum[10][2]), "+f"(sum[10][3]),
-        "+f"(sum[11][0]), "+f"(sum[11][1]), "+f"(sum[11][2]), "+f"(sum[11][3]),
-        "+f"(sum[12][0]), "+f"(sum[12][1]), "+f"(sum[12][2]), "+f"(sum[12][3]),
-        "+f"(sum[13][0]), "+f"(sum[13][1]), "+f"(sum[13][2]), "+f"(sum[13][3]),
-        "+f"(sum[14][0]), "+f"(sum[14][1]), "+f"(sum[14][2]), "+f"(sum[14][3]),
-        "+f"(sum[15][0]), "+f"(sum[15][1]), "+f"(sum[15][2]), "+f"(sum[15][3]),
-        "+f"(sum[16][0]), "+f"(sum[16][1]), "+f"(sum[16][2]), "+f"(sum[16][3]),
-        "+f"(sum[17][0]), "+f"(sum[17][1]), "+f"(sum[17][2]), "+f"(sum[17][3]),
-        "+f"(sum[18][0]), "+f"(sum[18][1]), "+f"(sum[18][2]), "+f"(sum[18][3]),
-        "+f"(sum[19][0]), "+f"(sum[19][1]), "+f"(sum[19][2]), "+f"(sum[19][3]),
-        "+f"(sum[20][0]), "+f"(sum[20][1]), "+f"(sum[20][2]), "+f"(sum[20][3]),
-        "+f"(sum[21][0]), "+f"(sum[21][1]), "+f"(sum[21][2]), "+f"(sum[21][3]),
-        "+f"(sum[22][0]), "+f"(sum[22][1]), "+f"(sum[22][2]), "+f"(sum[22][3]),
-        "+f"(sum[23][0]), "+f"(sum[23][1]), "+f"(sum[23][2]), "+f"(sum[23][3]),
-        "+f"(sum[24][0]), "+f"(sum[24][1]), "+f"(sum[24][2]), "+f"(sum[24][3]),
-        "+f"(sum[25][0]), "+f"(sum[25][1]), "+f"(sum[25][2]), "+f"(sum[25][3]),
-        "+f"(sum[26][0]), "+f"(sum[26][1]), "+f"(sum[26][2]), "+f"(sum[26][3]),
-        "+f"(sum[27][0]), "+f"(sum[27][1]), "+f"(sum[27][2]), "+f"(sum[27][3]),
-        "+f"(sum[28][0]), "+f"(sum[28][1]), "+f"(sum[28][2]), "+f"(sum[28][3]),
-        "+f"(sum[29][0]), "+f"(sum[29][1]), "+f"(sum[29][2]), "+f"(sum[29][3]),
-        "+f"(sum[30][0]), "+f"(sum[30][1]), "+f"(sum[30][2]), "+f"(sum[30][3]),
-        "+f"(sum[31][0]), "+f"(sum[31][1]), "+f"(sum[31][2]), "+f"(sum[31][3])
+      : LOCKSTEP_SUMS_32(0), LOCKSTEP_SUMS_32(8),
+        LOCKSTEP_SUMS_32(16), LOCKSTEP_SUMS_32(24)
       : "l"(a), "l"(b), "C"(ProductTypes<T>::text),
         "C"(ProductConstants<T, a_mn_major, b_mn_major>::text));
-  // clang-format on
 }
+
+#undef LOCKSTEP_SUMS_32
+#undef LOCKSTEP_SUMS_8
+// clang-format on
 
 }  // namespace hopper

@@ -63,15 +63,16 @@ struct WgmmaType<float> : Tf32 {
   using Bits = std::uint32_t;
 };
 
-constexpr int wgmma_columns = 256;
+constexpr int most_wgmma_columns = 256;
 
 /// The operands of one warp's part of a product, as numbers.
 struct WgmmaNumbers {
-  int depth;
-  double rows[16][16], columns[16][wgmma_columns];
+  int width, depth;  ///< columns, and their length
+  double rows[16][16], columns[16][most_wgmma_columns];
 };
 
-/// Reads them where the descriptors say. False if an operand is not in shared memory.
+/// Reads them where the descriptors say; `width` is given. False if an operand is not in shared
+/// memory.
 template <class T, bool a_mn_major, bool b_mn_major>
 bool read_operands(WgmmaNumbers& numbers, std::uint64_t a, std::uint64_t b, int warp) {
   using Bits = typename WgmmaType<T>::Bits;
@@ -88,13 +89,19 @@ bool read_operands(WgmmaNumbers& numbers, std::uint64_t a, std::uint64_t b, int 
   for (int k = 0; k < numbers.depth; ++k) {
     for (int row = 0; row < 16; ++row)
       if (!read(left, 16 * warp + row, k, numbers.rows[row][k])) return false;
-    for (int column = 0; column < wgmma_columns; ++column)
+    for (int column = 0; column < numbers.width; ++column)
       if (!read(right, column, k, numbers.columns[k][column])) return false;
   }
   return true;
 }
 
-using WgmmaSums = float (*)[4];  ///< of a thread: [wgmma_columns / 8][4]
+/// Those of a thread.
+struct WgmmaSums {
+  float (*values)[4];  ///< [columns / 8][4]
+  int columns;
+
+  std::size_t bytes() const { return sizeof(float) * columns / 2; }
+};
 using ReadOperands = bool (*)(WgmmaNumbers& numbers, std::uint64_t a, std::uint64_t b, int warp);
 
 // By the running thread (execution/warpgroup.cpp):

@@ -1,0 +1,129 @@
+#pragma once
+/// How sums leave the kernel of rungs 11 and 12: from the registers of a warp to c, with the bias
+/// or c's former values added.
+///
+/// No thread waits for memory where it need not. The bias is fetched before the products and has
+/// come when they are done; former values are fetched one patch ahead.
+
+#include <utility>
+
+#include "lockstep/kernels/cuda/gemm/hopper_tile.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+/// The bias of a tile's columns in the registers of a warp: lane l has columns l, l + 32, ...
+template <class Tile, class C>
+struct Bias {
+  C values[Tile::N / 32] = {};
+
+  __device__ void fetch(const Output<C>& out, int column) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < Tile::N / 32; ++i)
+      if (column + 32 * i + lane < out.n) values[i] = out.bias[column + 32 * i + lane];
+  }
+
+  /// To shared memory, where all lanes find all columns.
+  __device__ void spread(float (&columns)[Tile::N]) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < Tile::N / 32; ++i) columns[32 * i + lane] = static_cast<float>(values[i]);
+  }
+};
+
+/// The way of a warp's 16 rows of a tile, from (row, column) on, in patches of 16 x 128 bytes: from
+/// the accumulators, where each thread has pairs of columns, through shared memory, to c, 16 bytes
+/// per thread and 128 contiguous ones per row. The sum is rounded once, after all additions.
+template <class Tile, class C>
+struct Writer {
+  using Pair = typename Element<C>::Pair;
+  static constexpr int CHUNK = 16 / sizeof(C), CHUNKS = 4;
+  static constexpr int WIDTH = Patch<C>::columns, GROUPS = WIDTH / 8;
+
+  Patch<C>& patch;
+  const float (&bias)[Tile::N];
+  const Output<C>& out;
+  C* c;
+  int row, column;
+  uint4 former[CHUNKS];  ///< c's former values, where they are wanted
+  int lane = threadIdx.x % 32;
+
+  /// use(i-th 16 bytes of this thread, the same in the patch, the same in c, or null beyond its
+  /// end): 8 threads per row of 128 bytes, 4 rows at a time. `first`: the patch's first column.
+  template <class Use>
+  __device__ __forceinline__ void each_chunk(int first, Use&& use) {
+    const int at_column = column + first + lane % 8 * CHUNK;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; ++i) {
+      const int r = lane / 8 + 4 * i;
+      use(i, *reinterpret_cast<uint4*>(&patch.rows[r][lane % 8 * CHUNK]),
+          row + r < out.m && at_column < out.n
+              ? reinterpret_cast<uint4*>(c + std::int64_t{row + r} * out.n + at_column)
+              : nullptr);
+    }
+  }
+
+  /// use(a pair of the patch, its column in the tile, and the two sums that belong there).
+  template <int first, class Use>
+  __device__ __forceinline__ void each_pair(hw::Accumulators<Tile::N>& sum, Use&& use) {
+#pragma unroll
+    for (int j = 0; j < GROUPS; ++j)
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        const int at = 8 * j + 2 * (lane % 4);
+        use(*reinterpret_cast<Pair*>(&patch.rows[lane / 4 + 8 * upper][at]), first + at,
+            sum[first / 8 + j][2 * upper], sum[first / 8 + j][2 * upper + 1]);
+      }
+  }
+
+  __device__ __forceinline__ void fetch_former(int first) {
+    each_chunk(first,
+               [this](int i, uint4&, const uint4* old) { former[i] = old ? *old : uint4{}; });
+  }
+
+  template <int first>
+  __device__ __forceinline__ void write_patch(hw::Accumulators<Tile::N>& sum) {
+    __syncwarp();  // the patch before this one has been read
+    if (out.accumulate) {
+      each_chunk(first, [this](int i, uint4& staged, const uint4*) { staged = former[i]; });
+      __syncwarp();
+      if (first + WIDTH < Tile::N) fetch_former(first + WIDTH);
+      each_pair<first>(sum, [](const Pair& staged, int, float& left, float& right) {
+        const float2 old = Element<C>::floats(staged);
+        left += old.x, right += old.y;
+      });
+    }
+    if (out.bias != nullptr)
+      each_pair<first>(sum, [this](const Pair&, int at, float& left, float& right) {
+        const float2 both = *reinterpret_cast<const float2*>(&bias[at]);
+        left += both.x, right += both.y;
+      });
+    each_pair<first>(sum, [](Pair& staged, int, float left, float right) {
+      staged = Element<C>::pair(make_float2(left, right));
+    });
+    __syncwarp();
+    each_chunk(first, [](int, const uint4& staged, uint4* to) {
+      if (to) *to = staged;
+    });
+  }
+
+  /// Sums must stay in registers: the number of a patch is a constant wherever one is indexed.
+  template <int... patches>
+  __device__ __forceinline__ void write(hw::Accumulators<Tile::N>& sum,
+                                        std::integer_sequence<int, patches...>) {
+    if (out.accumulate) fetch_former(0);
+    (write_patch<patches * WIDTH>(sum), ...);
+  }
+};
+
+template <class Tile, class C>
+__device__ __forceinline__ void store(hw::Accumulators<Tile::N>& sum, Patch<C>& patch,
+                                      const float (&bias)[Tile::N], const Output<C>& out, C* c,
+                                      int row, int column) {
+  Writer<Tile, C> writer{patch, bias, out, c, row, column, {}};
+  writer.write(sum, std::make_integer_sequence<int, Tile::N / Patch<C>::columns>{});
+}
+
+}  // namespace
+}  // namespace lockstep::kernels::cuda

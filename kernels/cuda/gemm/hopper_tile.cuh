@@ -1,0 +1,162 @@
+#pragma once
+/// What the kernel of rungs 11 and 12 has in shared memory, how its blocks share c, and how its
+/// element types are written. hopper_product.cuh is the kernel.
+
+#include <cudaTypedefs.h>
+
+#include "lockstep/kernels/cuda/gemm/hopper.cuh"
+#include "lockstep/kernels/cuda/gemm/hopper_plan.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+namespace hw = ::hopper;
+
+/// A HopperShape as constants of the kernel.
+template <HopperTile tile>
+struct HopperTiling {
+  static constexpr HopperShape shape = hopper_shape(tile);
+  static constexpr int M = shape.rows, N = shape.columns;  ///< of c, per block
+  static constexpr int CLUSTER = shape.cluster, STAGES = shape.stages, BLOCKS = shape.blocks;
+  static constexpr int CONSUMERS = M / hw::PANEL_ROWS;  ///< warpgroups that multiply; one copies
+  static constexpr int CONSUMER_WARPS = CONSUMERS * 4;
+  static constexpr int THREADS = (1 + CONSUMERS) * 128;
+  static constexpr int PANELS_A = M / hw::PANEL_ROWS, PANELS_B = N / hw::PANEL_ROWS;
+  /// A wide tile's sums alone are 128 registers, and 65536 for 384 threads are 168 each: there the
+  /// producer gives some of its own away. 168 * 384 = 40 * 128 + 232 * 256.
+  static constexpr bool MOVES_REGISTERS = N == 256;
+  static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+  static_assert(M % hw::PANEL_ROWS == 0 && PANELS_B % CLUSTER == 0);
+};
+
+/// How an element type is written: two neighbours in a row of c at a time.
+template <class T>
+struct Element;
+
+template <>
+struct Element<__nv_bfloat16> {
+  using Pair = __nv_bfloat162;
+  static constexpr CUtensorMapDataType map_type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  static __device__ Pair pair(float2 x) { return __float22bfloat162_rn(x); }
+  static __device__ float2 floats(Pair x) { return __bfloat1622float2(x); }
+};
+
+template <>
+struct Element<__half> {
+  using Pair = __half2;
+  static constexpr CUtensorMapDataType map_type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  static __device__ Pair pair(float2 x) { return __float22half2_rn(x); }
+  static __device__ float2 floats(Pair x) { return __half22float2(x); }
+};
+
+template <>
+struct Element<float> {
+  using Pair = float2;
+  static constexpr CUtensorMapDataType map_type = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+  static __device__ Pair pair(float2 x) { return x; }
+  static __device__ float2 floats(Pair x) { return x; }
+};
+
+/// One stage of the ring: 128 bytes of k for a tile of A and a tile of B.
+template <class Tile>
+struct Stage {
+  unsigned char a[Tile::PANELS_A][hw::PANEL_BYTES];
+  unsigned char b[Tile::PANELS_B][hw::PANEL_BYTES];
+};
+
+/// 16 rows of c, 128 bytes each, on their way out of one warp. Rows are padded by 8 elements: then
+/// the pairs that a warp writes at a time, 8 rows by 4 neighbours, lie in different banks.
+template <class C>
+struct Patch {
+  static constexpr int columns = 128 / sizeof(C);
+  alignas(16) C rows[16][columns + 8];
+};
+
+/// C: the elements of c.
+template <class Tile, class C>
+struct Shared {
+  Stage<Tile> stages[Tile::STAGES];  ///< at a multiple of 1024, see hopper.cuh
+  Patch<C> patches[Tile::CONSUMER_WARPS];
+  alignas(16) float bias[Tile::CONSUMER_WARPS][Tile::N];
+  hw::Barrier full[Tile::STAGES];   ///< phase i complete: the copies of round i have arrived
+  hw::Barrier empty[Tile::STAGES];  ///< phase i complete: all have read what round i brought
+};
+
+/// With what it takes to move the beginning to a multiple of 1024.
+template <class Tile, class C>
+constexpr std::size_t shared_bytes = sizeof(Shared<Tile, C>) + 1024;
+
+/// A multiprocessor of a Hopper has 228 KiB, of which each block takes 1 KiB for itself.
+template <class Tile>
+constexpr bool fits = Tile::BLOCKS*(shared_bytes<Tile, float> + 1024) <= 228 << 10;
+static_assert(fits<HopperTiling<HopperTile::wide>> && fits<HopperTiling<HopperTile::square>> &&
+              fits<HopperTiling<HopperTile::flat>> && fits<HopperTiling<HopperTile::small>>);
+
+template <class Tile, class C>
+__device__ Shared<Tile, C>& shared_memory() {
+  auto* bytes = dynamic_shared<unsigned char>();
+  return *reinterpret_cast<Shared<Tile, C>*>(bytes + (1024 - shared_address(bytes) % 1024) % 1024);
+}
+
+/// A place in the ring. Producer and consumers walk it in step, each with its own place.
+template <int stages>
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;  ///< of the round
+
+  __device__ void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// What the kernel computes. n is a multiple of 16 bytes, c begins at one. The sum over k is cut
+/// into `slices` of `slice_blocks` blocks (of 128 bytes; the last slice may have fewer), each of
+/// which has an (m, n) matrix of its own at c.
+template <class C>
+struct Output {
+  C* c;
+  const C* bias;
+  int m, n;
+  bool accumulate;
+  int k_blocks, slices, slice_blocks;
+};
+
+/// A part of the work: a block's tile of c, and the blocks of k to be summed up.
+struct Work {
+  int row, column;  ///< the first ones of the block's tile
+  int slice, first_block, end_block;
+};
+
+/// The order of the work. A cluster's tile is CLUSTER * M x N: rows for each of its blocks. 8 of
+/// them make a band; tiles are numbered down the columns of a band, band after band. So the
+/// clusters that work at a time read about as many rows of A as columns of B: the fewest bytes for
+/// so many tiles, and most of them from the L2 cache. Slices come one after another.
+template <class Tile>
+struct Schedule {
+  static constexpr int band = 8, height = Tile::CLUSTER * Tile::M;
+  int rows, columns, slices;
+
+  template <class C>
+  __host__ __device__ explicit Schedule(const Output<C>& out)
+      : rows((out.m - 1) / height + 1), columns((out.n - 1) / Tile::N + 1), slices(out.slices) {}
+  __host__ __device__ int count() const { return rows * columns * slices; }
+
+  /// The i-th part for block `rank` of a cluster.
+  template <class C>
+  __device__ Work work(const Output<C>& out, int i, int rank) const {
+    const int slice = i / (rows * columns), tile = i % (rows * columns);
+    const int first = tile / (band * columns) * band;
+    const int in_band = min(band, rows - first);
+    const int within = tile % (band * columns);
+    const int row = (first + within % in_band) * Tile::CLUSTER + rank;
+    const int begin = slice * out.slice_blocks;
+    return {row * Tile::M, within / in_band * Tile::N, slice, begin,
+            min(begin + out.slice_blocks, out.k_blocks)};
+  }
+};
+
+}  // namespace
+}  // namespace lockstep::kernels::cuda
