@@ -1,5 +1,7 @@
 // Every rung of kernels/cuda/gemm/, beside cuBLAS at the same precision. In builds with CUDA's
 // headers or the simulator's.
+#include <type_traits>
+
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/kernels/cuda/cublas.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
@@ -39,6 +41,23 @@ void add_rungs(std::vector<Row>& rows, Scale scale) {
   }
 }
 
+/// The rung that the library chooses, at the sizes of training.
+template <class T>
+void add_chosen(std::vector<Row>& rows, Scale scale, bool tf32) {
+  const DType dtype = dtype_of<T>();
+  const std::string precision(tf32 ? "tf32" : name_of(dtype));
+  const auto prepare = [dtype, tf32](const Size& size, Source& source) {
+    const Product product = product_of(size, source, dtype, tf32);
+    return product_case(product, [=] {
+      const cudaStream_t stream = cuda::queue_of(product.out).stream;
+      if constexpr (std::is_same_v<T, float>)
+        if (tf32) return kernels::cuda::gemm_tf32(problem_of<T>(product), stream);
+      kernels::cuda::gemm(problem_of<T>(product), stream);
+    });
+  };
+  rows.push_back({"gemm_chosen_" + precision, trained(scale), 0, precision, prepare});
+}
+
 }  // namespace
 
 std::vector<Row> ladder_rows(Scale scale) {
@@ -47,6 +66,9 @@ std::vector<Row> ladder_rows(Scale scale) {
   add_rungs<float>(rows, scale);
   add_rungs<BFloat16>(rows, scale);
   add_rungs<Half>(rows, scale);
+  add_chosen<float>(rows, scale, false);
+  add_chosen<float>(rows, scale, true);
+  add_chosen<BFloat16>(rows, scale, false);
   return rows;
 }
 

@@ -41,6 +41,22 @@ inline std::vector<Size> layers(Scale scale) {
   return {{{128, 512, 784}, false, true}, {{512, 784, 128}, true, false}, {{128, 512, 256}}};
 }
 
+/// Layers of width x width and large squares: what a GPU's products must be cut for in many ways.
+/// Forward, the gradient of the weights, the gradient of the input.
+inline std::vector<Size> trained(Scale scale) {
+  if (scale.quick) return layers(scale);
+  std::vector<Size> result;
+  for (const std::int64_t batch : {128, 1024, 8192})
+    for (const std::int64_t width : {256, 1024, 4096}) {
+      result.push_back({{batch, width, width}, false, true});
+      result.push_back({{width, width, batch}, true, false});
+      result.push_back({{batch, width, width}});
+    }
+  result.push_back({{2048, 2048, 2048}});
+  result.push_back({{8192, 8192, 8192}});
+  return result;
+}
+
 /// All layers of three MLPs: forward, the gradient of the weights, the gradient of the input.
 inline std::vector<Size> networks(Scale scale) {
   if (scale.quick) return {{{33, 65, 47}, false, true}, {{65, 47, 33}, true}, {{33, 47, 65}}};
