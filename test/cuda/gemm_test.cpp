@@ -195,26 +195,27 @@ TEST_CASE("products of 16-bit factors into f32, on every rung that has them" *
   check_all_kinds<Half, float>(gemm);
 }
 
-// Rungs that choose their tiles by the sizes take larger ones for 128 tiles of 64 x 64 or 128 x
-// 128: a column or a row of tiles is enough for that.
+// Rungs that choose their tiles by the sizes (plan_product) take larger ones where these are enough
+// for all of about 130 multiprocessors: a column or a row of tiles will do.
 
 TEST_CASE("medium and large tiles" * doctest::test_suite("not-races")) {
   for (const bool ta : flags)
     for (const bool tb : flags) {
-      check_product<float>(gemm_double_buffered, {127 * 64 + 4, 8, 36, ta, tb});
-      check_product<float>(gemm_double_buffered, {7, 127 * 64 + 1, 9, ta, tb, Then::bias});
-      check_product<float>(gemm_double_buffered, {127 * 128 + 4, 4, 37, ta, tb});
-      check_product<float>(gemm_double_buffered, {8, 127 * 128 + 4, 12, ta, tb, Then::accumulate});
+      check_product<float>(gemm_double_buffered, {255 * 64 + 4, 36, 36, ta, tb});
+      check_product<float>(gemm_double_buffered, {36, 255 * 64 + 1, 17, ta, tb, Then::bias});
+      check_product<float>(gemm_double_buffered, {254 * 128 + 4, 100, 13, ta, tb});
+      check_product<float>(gemm_double_buffered,
+                           {100, 254 * 128 + 4, 12, ta, tb, Then::accumulate});
     }
 }
 
 TEST_CASE("large tiles on tensor cores" * doctest::test_suite("not-races")) {
   for (const bool ta : flags)
     for (const bool tb : flags)
-      check_product<BFloat16>(gemm_tensor_16, {127 * 128 + 8, 8, 24, ta, tb, Then::accumulate});
-  check_product<float>(gemm_tensor_tf32, {127 * 128 + 4, 4, 12, true, true, Then::bias}, true);
-  check_product<float>(gemm_tensor_tf32, {5, 127 * 128 + 1, 15, false, false}, true);
-  check_product<Half>(gemm_tensor_16, {9, 127 * 128 + 1, 24, false, true, Then::bias});
+      check_product<BFloat16>(gemm_tensor_16, {127 * 128 + 8, 72, 24, ta, tb, Then::accumulate});
+  check_product<float>(gemm_tensor_tf32, {127 * 128 + 4, 72, 12, true, true, Then::bias}, true);
+  check_product<float>(gemm_tensor_tf32, {69, 127 * 128 + 1, 15, false, false}, true);
+  check_product<Half>(gemm_tensor_16, {73, 127 * 128 + 1, 24, false, true, Then::bias});
 }
 
 TEST_CASE("large tiles of 16-bit factors, into f32" * doctest::test_suite("not-races")) {
@@ -222,8 +223,8 @@ TEST_CASE("large tiles of 16-bit factors, into f32" * doctest::test_suite("not-r
   for (const bool ta : flags)
     for (const bool tb : flags) {
       const Then then = thens[turn++ % 3];
-      check_product<BFloat16, float>(gemm_tensor_16, {127 * 128 + 8, 8, 24, ta, tb, then});
-      check_product<Half, float>(gemm_tensor_16, {9, 127 * 128 + 1, 24, ta, tb, then, 1});
+      check_product<BFloat16, float>(gemm_tensor_16, {127 * 128 + 8, 72, 24, ta, tb, then});
+      check_product<Half, float>(gemm_tensor_16, {73, 127 * 128 + 1, 24, ta, tb, then, 1});
     }
   // The default is Hopper's rung from 64 tiles on.
   check_product<BFloat16, float>(gemm, {63 * 128 + 8, 8, 24, true, false, Then::bias});

@@ -159,11 +159,11 @@ void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream)
 
 }  // namespace
 
-/// Clocks per step: from times on an H200 (docs/benchmarks.md). Small tiles are for narrow products:
-/// they have the most blocks, and the most reads per product.
+/// Clocks per step: from times on an H200 (docs/benchmarks.md). Small tiles are for narrow
+/// products: they have the most blocks, and the most reads per product.
 void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
   static constexpr TileSpeed speeds[] = {{128, 128, Large::DEPTH, Large::BLOCKS, 1900, 1400},
-                                         {64, 64, Medium::DEPTH, Medium::BLOCKS, 800, 500},
+                                         {64, 64, Medium::DEPTH, Medium::BLOCKS, 900, 420},
                                          {32, 32, Small::DEPTH, Small::BLOCKS, 700, 230}};
   const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
   if (tile == 0) return run<Large>(p, slices, stream);

@@ -174,8 +174,8 @@ __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Elemen
                      access.c);
 }
 
-/// A size of tiles of rung 9 or 10 for plan_product. Three blocks and more share a multiprocessor
-/// where a warp has 32 x 32 results.
+/// A size of tiles of rung 9 or 10 for plan_product. Registers and shared memory allow two blocks
+/// on a multiprocessor where a warp has 64 x 64 results, and four where it has 32 x 32.
 template <class Tile>
 constexpr TileSpeed tensor_speed(int resident, int alone, int beside) {
   return {Tile::TILE, Tile::TILE, Tile::DEPTH, resident, alone, beside};
