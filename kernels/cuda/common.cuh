@@ -14,6 +14,7 @@
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/kernels/cuda/divide_up.h"
 
 namespace lockstep::kernels {
 
@@ -90,8 +91,6 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, width>& pack) {
 }
 
 // Launch shapes.
-
-inline std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 /// Blocks for n items of which a block does `per_block`. Throws ShapeError beyond the 2^31 - 1
 /// blocks that a grid has room for.

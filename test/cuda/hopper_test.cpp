@@ -213,16 +213,19 @@ TEST_CASE("hopper: the plan of a training step's products") {
   using enum ladder::HopperTile;
   using ladder::HopperPlan, ladder::hopper_plan;
   // Large results: the widest tiles. Smaller ones: tiles for all multiprocessors.
-  CHECK(hopper_plan({4096, 4096, 4096, 2, 2, 0}) == HopperPlan{wide, 1});
-  CHECK(hopper_plan({2048, 2048, 1024, 2, 4, 0}) == HopperPlan{wide, 1});
-  CHECK(hopper_plan({1024, 2048, 2048, 2, 2, 0}) == HopperPlan{square, 1});
-  CHECK(hopper_plan({1024, 1024, 1024, 2, 2, 0}) == HopperPlan{flat, 1});
-  CHECK(hopper_plan({128, 512, 784, 2, 2, 0}) == HopperPlan{small, 1});
+  CHECK(hopper_plan({4096, 4096, 4096, 2, 2, false, false}) == HopperPlan{wide, 1});
+  CHECK(hopper_plan({2048, 2048, 1024, 2, 4, false, false}) == HopperPlan{wide, 1});
+  CHECK(hopper_plan({1024, 2048, 2048, 2, 2, false, false}) == HopperPlan{square, 1});
+  CHECK(hopper_plan({1024, 1024, 1024, 2, 2, false, false}) == HopperPlan{flat, 1});
+  CHECK(hopper_plan({128, 512, 784, 2, 2, false, false}) == HopperPlan{small, 1});
   // Few results and long sums: slices.
-  CHECK(hopper_plan({256, 256, 8192, 2, 4, 0}).slices > 1);
-  // Two matrices to turn over, for short sums: the twin.
-  constexpr ladder::HopperSizes short_sums{512, 512, 128, 4, 4, 2};
-  CHECK_FALSE(hopper_pays(short_sums, hopper_plan(short_sums)));
+  CHECK(hopper_plan({256, 256, 8192, 2, 4, false, false}).slices > 1);
+  // Two matrices to turn over, for short sums, or a large one for few results: the twin.
+  for (const ladder::HopperSizes& sizes :
+       {ladder::HopperSizes{512, 512, 128, 4, 4, true, true}, {128, 4096, 4096, 4, 4, false, true}})
+    CHECK_FALSE(hopper_pays(sizes, hopper_plan(sizes)));
+  constexpr ladder::HopperSizes as_it_lies{128, 4096, 4096, 4, 4, false, false};
+  CHECK(hopper_pays(as_it_lies, hopper_plan(as_it_lies)));
 }
 
 TEST_CASE("hopper: a plan is the fastest by its own estimate, and leaves no slice empty") {

@@ -73,13 +73,11 @@ void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream)
 
 }  // namespace
 
-/// Clocks per step: from times on an H200 (docs/benchmarks.md).
 void gemm_tensor_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
   using Large = TensorTiling<Tf32Core, 64>;
   using Small = TensorTiling<Tf32Core, 32>;
-  static constexpr TileSpeed speeds[] = {tensor_speed<Large>(2, 1200, 910),
-                                         tensor_speed<Small>(4, 560, 350)};
-  const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
+  static_assert(has_speed<Large>(tensor_tf32_speeds[0]) && has_speed<Small>(tensor_tf32_speeds[1]));
+  const auto [tile, slices] = plan_product(p.m, p.n, p.k, tensor_tf32_speeds);
   if (tile == 0) return run<Large>(p, slices, stream);
   run<Small>(p, slices, stream);
 }

@@ -83,14 +83,12 @@ void run(const GemmProblem<typename Tile::Element, C>& p, const Slices& slices,
               });
 }
 
-/// Clocks per step: from times on an H200 (docs/benchmarks.md).
 template <class T, class C>
 void choose(const GemmProblem<T, C>& p, cudaStream_t stream) {
   using Large = TensorTiling<Core16<T>, 64>;
   using Small = TensorTiling<Core16<T>, 32>;
-  static constexpr TileSpeed speeds[] = {tensor_speed<Large>(2, 1000, 720),
-                                         tensor_speed<Small>(4, 480, 300)};
-  const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
+  static_assert(has_speed<Large>(tensor_16_speeds[0]) && has_speed<Small>(tensor_16_speeds[1]));
+  const auto [tile, slices] = plan_product(p.m, p.n, p.k, tensor_16_speeds);
   if (tile == 0) return run<Large>(p, slices, stream);
   run<Small>(p, slices, stream);
 }

@@ -34,8 +34,8 @@ bool hopper_can(const GemmProblem<T, C>& p) {
 /// What hopper_plan wants to know of the problem.
 template <class T, class C>
 HopperSizes hopper_sizes(const GemmProblem<T, C>& p) {
-  const int turned = sizeof(T) == 4 ? p.transpose_a + !p.transpose_b : 0;
-  return {p.m, p.n, p.k, sizeof(T), sizeof(C), turned};
+  const bool turns = sizeof(T) == 4;
+  return {p.m, p.n, p.k, sizeof(T), sizeof(C), turns && p.transpose_a, turns && !p.transpose_b};
 }
 
 /// Rungs 11 and 12 with a given plan; ladder.h has those that make their own.

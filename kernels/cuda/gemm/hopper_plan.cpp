@@ -23,14 +23,16 @@
 /// that computes: were it asked of the device, another would add up in another order.
 ///
 /// Measured (docs/benchmarks.md): what a launch costs, about 0.65 us per block of 64 for a wide
-/// tile, 0.34 us per step (64 bytes of k) of rungs 9 and 10 where the GPU is not full, and their
-/// speed where it is.
+/// tile, and the speed of the kernel that turns matrices over.
 
 #include "lockstep/kernels/cuda/gemm/hopper_plan.h"
 
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+
+#include "lockstep/kernels/cuda/divide_up.h"
+#include "lockstep/kernels/cuda/gemm/slice_plan.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -42,11 +44,10 @@ constexpr std::int64_t port_bytes = 64;        ///< per cycle, from there to one
 constexpr std::int64_t hopper_start = 5000;    ///< until products run, with the kernel's launch
 constexpr std::int64_t twin_start = 4200;      ///< the same for rungs 9 and 10
 constexpr std::int64_t further_kernel = 3000;  ///< one more kernel before or after
+constexpr std::int64_t turned_bytes = 1350;    ///< per cycle, by the kernel that turns a matrix
 constexpr std::int64_t row_bytes = 128;        ///< of k, in one stage of the ring
 constexpr std::int64_t shortest_slice = 4;     ///< blocks of k
 constexpr std::array<int, 6> slice_counts{1, 2, 3, 4, 6, 8};
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// What must pass through memory at least.
 std::int64_t memory_cycles(const HopperSizes& s) {
@@ -62,10 +63,10 @@ std::int64_t block_cycles(const HopperShape& shape, std::int64_t active) {
 }
 
 std::int64_t turning_cycles(const HopperSizes& s) {
-  if (s.turned == 0) return 0;
-  // One of two: about half of the elements.
-  const std::int64_t elements = (s.m + s.n) * s.k * s.turned / 2;
-  return further_kernel * s.turned + 2 * elements * s.bytes / memory_bytes;
+  const auto turn = [&](bool turns, std::int64_t elements) {
+    return turns ? further_kernel + 2 * elements * s.bytes / turned_bytes : 0;
+  };
+  return turn(s.turns_a, s.m * s.k) + turn(s.turns_b, s.n * s.k);
 }
 
 }  // namespace
@@ -88,20 +89,14 @@ std::int64_t hopper_cycles(const HopperSizes& s, const HopperPlan& plan) {
   return hopper_start + std::max(products, memory_cycles(s)) + fold + turning_cycles(s);
 }
 
-/// Rungs 9 and 10: tiles of 128, two per multiprocessor, or of 64, where those would be too few. A
-/// step, 64 bytes of k, takes 600 cycles or more while copies and barriers are waited for, and
-/// longer where tensor cores are: they reach a half of wgmma's speed, and with floats, which must
-/// be rounded first, a third.
+/// As rungs 9 and 10 cut it (slice_plan.h).
 std::int64_t twin_cycles(const HopperSizes& s) {
-  const bool large = divide_up(s.m, 128) * divide_up(s.n, 128) >= 128;
-  const std::int64_t size = large ? 128 : 64;
-  const std::int64_t blocks = divide_up(s.m, size) * divide_up(s.n, size);
-  const std::int64_t rounds = divide_up(blocks, processors);
-  const std::int64_t steps = divide_up(s.k * s.bytes, 64);
-  const std::int64_t alone = large ? 900 : 600;
-  const std::int64_t shared = s.bytes == 4 ? (large ? 680 : 200) : (large ? 500 : 140);
-  const std::int64_t products = steps * std::max(alone, rounds * shared);
-  return twin_start + std::max(products + 600 * rounds, memory_cycles(s));
+  const auto with = [&s](const auto& speeds) {
+    const auto [tile, slices] = plan_product(s.m, s.n, s.k, speeds);
+    return estimated_clocks(s.m, s.n, speeds[tile], slices);
+  };
+  const std::int64_t products = s.bytes == 4 ? with(tensor_tf32_speeds) : with(tensor_16_speeds);
+  return twin_start + std::max(products, memory_cycles(s));
 }
 
 HopperPlan hopper_plan(const HopperSizes& s) {

@@ -39,9 +39,9 @@ struct HopperPlan {
 /// What the choice depends on.
 struct HopperSizes {
   std::int64_t m, n, k;
-  int bytes;         ///< of an element of a and b: 2 or 4
-  int result_bytes;  ///< of an element of c
-  int turned;        ///< matrices that must be turned over first (12_hopper_tf32.cu)
+  int bytes;              ///< of an element of a and b: 2 or 4
+  int result_bytes;       ///< of an element of c
+  bool turns_a, turns_b;  ///< which must be turned over first (12_hopper_tf32.cu)
 };
 
 /// Estimates in clock cycles of a multiprocessor; hopper_plan.cpp says how.

@@ -15,86 +15,12 @@
 ///
 /// Source: CUTLASS documentation, "Efficient GEMM in CUDA": split-K.
 
-#include <algorithm>
-#include <cstddef>
-
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
+#include "lockstep/kernels/cuda/gemm/slice_plan.h"
 
 namespace lockstep::kernels::cuda {
-
-/// How K is cut: `count` slices of `depth`; the last one may be shorter, but is never empty.
-struct Slices {
-  std::int64_t depth;
-  int count;
-};
-
-/// `wanted` slices, or fewer where these would be shorter than `shortest`; at least one. All depths
-/// but the last are multiples of `step`.
-constexpr Slices cut_depth(std::int64_t k, std::int64_t wanted, int step, int shortest) {
-  const std::int64_t most = std::max<std::int64_t>(1, std::min(wanted, k / shortest));
-  const std::int64_t depth = tiles(tiles(k, step), static_cast<int>(most)) * step;
-  return {depth, static_cast<int>((k + depth - 1) / depth)};
-}
-static_assert(cut_depth(1000, 4, 16, 128).depth == 256 && cut_depth(1000, 4, 16, 128).count == 4);
-static_assert(cut_depth(100, 4, 16, 128).count == 1 && cut_depth(300, 9, 16, 128).count == 2);
-
-/// A size of tiles that a rung has, and how fast it is: blocks of ROWS x COLUMNS results that go
-/// `depth` down K per step, `resident` of them on a multiprocessor at a time. A step takes `alone`
-/// clocks where a block has the multiprocessor to itself: that is latency. Where several share it,
-/// they take `beside` each.
-struct TileSpeed {
-  int rows, columns, depth, resident;
-  int alone, beside;
-};
-
-/// Which of a rung's sizes of tiles, and how K is cut.
-struct Plan {
-  int tile;
-  Slices slices;
-};
-
-/// An estimate of the clocks that a product takes, on a GPU of 132 multiprocessors: rounds of
-/// blocks that fill them, and a last round that does not. Each round has its first copies and its
-/// stores to wait for. Slices cost the second kernel's start, and its traffic.
-constexpr std::int64_t estimated_clocks(std::int64_t m, std::int64_t n, const TileSpeed& tile,
-                                        const Slices& slices) {
-  constexpr std::int64_t processors = 132, ends_of_round = 1500, second_kernel = 3000,
-                         bytes_per_clock = 2000;
-  const std::int64_t blocks = tiles(m, tile.rows) * tiles(n, tile.columns) * slices.count;
-  const std::int64_t each = (blocks + processors - 1) / processors;
-  const std::int64_t steps = tiles(slices.depth, tile.depth);
-  const auto round = [&](std::int64_t together) {
-    const std::int64_t step = std::max<std::int64_t>(tile.alone, together * tile.beside);
-    return together == 0 ? 0 : steps * step + ends_of_round;
-  };
-  const std::int64_t product =
-      each / tile.resident * round(tile.resident) + round(each % tile.resident);
-  if (slices.count == 1) return product;
-  return product + second_kernel + (2 * slices.count + 1) * m * n * 4 / bytes_per_clock;
-}
-
-/// The fastest plan by that estimate; of equals the first. It depends on the sizes alone, so that
-/// the order of a sum, and with it its bits, is the same on every GPU.
-template <std::size_t N>
-constexpr Plan plan_product(std::int64_t m, std::int64_t n, std::int64_t k,
-                            const TileSpeed (&speeds)[N]) {
-  constexpr int shortest = 4;  // steps: to fill the ring of tiles
-  Plan best{};
-  std::int64_t least = -1;
-  for (std::size_t i = 0; i < N; ++i)
-    for (const int wanted : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}) {
-      const Slices slices = cut_depth(k, wanted, speeds[i].depth, shortest * speeds[i].depth);
-      const std::int64_t clocks = estimated_clocks(m, n, speeds[i], slices);
-      if (least < 0 || clocks < least) {
-        least = clocks;
-        best = {static_cast<int>(i), slices};
-      }
-      if (slices.count < wanted) break;  // K has no room for more
-    }
-  return best;
-}
 
 /// Scratch memory in the order of a stream.
 class Scratch {

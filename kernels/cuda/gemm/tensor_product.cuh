@@ -174,11 +174,10 @@ __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Elemen
                      access.c);
 }
 
-/// A size of tiles of rung 9 or 10 for plan_product. Registers and shared memory allow two blocks
-/// on a multiprocessor where a warp has 64 x 64 results, and four where it has 32 x 32.
+/// Whether a row of plan_product's table is about this size of tiles.
 template <class Tile>
-constexpr TileSpeed tensor_speed(int resident, int alone, int beside) {
-  return {Tile::TILE, Tile::TILE, Tile::DEPTH, resident, alone, beside};
+constexpr bool has_speed(const TileSpeed& speed) {
+  return speed.rows == Tile::TILE && speed.columns == Tile::TILE && speed.depth == Tile::DEPTH;
 }
 
 /// Calls f with two std::bool_constant: whether `a` and `b` are contiguous along the depth.
