@@ -208,7 +208,7 @@ function(lockstep_gpu_sources target)
   set_source_files_properties(${kernel_files} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   if(LOCKSTEP_GPU STREQUAL "sim")
     set(options -xc++)
-    if(LOCKSTEP_RACES)  # calls before each access, which simt/races/ answers
+    if(LOCKSTEP_RACES)  # calls before each access, which simt/watch/ answers
       list(APPEND options ${SIMT_RACES_OPTIONS})
       set_source_files_properties(${kernel_files} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
