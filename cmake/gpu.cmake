@@ -210,7 +210,7 @@ function(lockstep_gpu_sources target)
     # -O1: kernels of many instantiations take a third of the time to compile, and the simulator
     # itself takes most of the time that they run.
     set(options -xc++ -O1)
-    if(LOCKSTEP_RACES)  # calls before each access, which simt/races/ answers
+    if(LOCKSTEP_RACES)  # calls before each access, which simt/watch/ answers
       list(APPEND options ${SIMT_RACES_OPTIONS})
       set_source_files_properties(${kernel_files} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()

@@ -1,4 +1,7 @@
 // Setting every element to one value: all that core/ itself asks of a kernel.
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   fill 65536: stores 4.00 (100 %), DRAM 1.00 of the fewest
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/gpu/device_memory.h"

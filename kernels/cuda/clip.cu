@@ -1,5 +1,13 @@
 // Clipping of gradients on a GPU: the norm of many tensors in one pass over them, then a second one
 // that scales. The host sees neither the norm nor the factor.
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   global_norm 65536: 2 launches, DRAM 1.00 of the fewest
+//     sum_squares_kernel: loads 16.00 (100 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//     reduce_chunks_kernel: loads 4.00 (100 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//   clip_by_norm 65536: loads 13.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
 
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/reduction.cuh"

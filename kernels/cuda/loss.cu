@@ -1,4 +1,33 @@
 // Losses on a GPU. Terms are added in f64.
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   cross_entropy 128x10: loads 2.00 (100 %), stores 2.97 (100 %), shared loads 2.00 (2.00),
+//     shared stores 1.00 (1.00), DRAM 1.00 of the fewest
+//   cross_entropy 64x1024: 2 launches, DRAM 1.00 of the fewest
+//     cross_entropy_kernel: loads 13.00 (100 %), stores 14.33 (100 %), shared loads 1.33 (1.33),
+//       shared stores 1.00 (1.00)
+//     reduce_chunks_kernel: loads 8.00 (100 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//   cross_entropy 4x16384: 2 launches, DRAM 1.00 of the fewest
+//     cross_entropy_kernel: loads 13.00 (100 %), stores 15.88 (100 %), shared loads 1.33 (1.33),
+//       shared stores 1.00 (1.00)
+//     reduce_chunks_kernel: loads 1.00 (100 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//   cross_entropy 2x32768: 4 launches, DRAM 1.50 of the fewest
+//     reduce_chunks_kernel: loads 16.00 (100 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//     reduce_short_rows_kernel: loads 1.00 (100 %), stores 1.00 (100 %)
+//     reduce_chunks_kernel: loads 1.25 (80 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//     map_long_rows_kernel: loads 13.63 (100 %), stores 16.00 (100 %)
+//   cross_entropy_backward 64x1024: loads 13.00 (100 %), stores 16.00 (100 %),
+//     DRAM 1.00 of the fewest
+//   mse 64x1024: 2 launches, DRAM 1.00 of the fewest
+//     reduce_chunks_kernel: loads 16.00 (100 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//     reduce_chunks_kernel: loads 1.00 (100 %), stores 1.00 (100 %), shared loads 2.00 (2.00),
+//       shared stores 1.00 (1.00)
+//   mse_backward 64x1024: loads 13.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
 #include "lockstep/kernels/clip.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"

@@ -1,5 +1,14 @@
 // Optimizers over a table of tensors: one launch updates as many tensors as fit into a kernel's
 // parameters, each element once.
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   sgd_step 65536: loads 16.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
+//   adam_step 65536: loads 16.00 (100 %), stores 16.00 (100 %), shared loads 1.00 (1.00),
+//     shared stores 1.00 (1.00), DRAM 1.00 of the fewest
+//   rmsprop_step 65536: loads 16.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
+//   lion_step 65536: loads 16.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
+//   fingerprint 65536: loads 16.00 (100 %), shared loads 2.00 (2.00), shared stores 1.00 (1.00),
+//     DRAM 1.00 of the fewest
 
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/reduction.cuh"

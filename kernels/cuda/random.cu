@@ -1,4 +1,8 @@
 // Dropout on a GPU. The numbers are those of draws.h; here they are only dealt out.
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   dropout 65536: loads 16.00 (100 %), stores 10.00 (100 %), DRAM 1.00 of the fewest
+//   dropout_backward 65536: loads 10.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"
 #include "lockstep/kernels/formulas/draws.h"

@@ -1,5 +1,19 @@
 // Sums, argmax and the search for bad elements on a GPU. Orders of sums are functions of the shape
 // (and of the constants here and in reduction.cuh).
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   sum 256x1024: 2 launches, DRAM 1.00 of the fewest
+//     reduce_chunks_kernel: loads 16.00 (100 %), stores 1.00 (100 %), shared loads 1.00 (1.00),
+//       shared stores 1.00 (1.00)
+//     reduce_chunks_kernel: loads 2.00 (100 %), stores 1.00 (100 %), shared loads 1.00 (1.00),
+//       shared stores 1.00 (1.00)
+//   sum_rows 256x1024: loads 16.00 (100 %), stores 16.00 (25 %), shared loads 4.00 (1.00),
+//     shared stores 4.00 (1.67), DRAM 1.00 of the fewest
+//   sum_rows 128x10: loads 4.51 (88 %), stores 2.00 (100 %), shared loads 1.00 (1.00),
+//     shared stores 1.00 (1.00), DRAM 1.00 of the fewest
+//   sum_cols 256x1024: loads 16.00 (100 %), stores 1.00 (100 %), DRAM 1.00 of the fewest
+//   argmax 256x1024: loads 16.00 (100 %), stores 1.00 (100 %), DRAM 1.00 of the fewest
+//   find_nonfinite 256x1024: loads 16.00 (100 %), DRAM 1.00 of the fewest
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/reduction.cuh"

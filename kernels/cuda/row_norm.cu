@@ -1,4 +1,8 @@
 // Normalization of rows on a GPU: made of other kernels, in f64.
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   row_normalize 256x256: 12 launches, DRAM 14.87 of the fewest
+//   row_norm_dx 256x256: 14 launches, DRAM 16.25 of the fewest
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/elementwise.h"

@@ -1,3 +1,7 @@
+// Counted (./lockstep count --write; docs/counters.md):
+//   tree_reduce_2 65536: loads 16.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
+//   tree_reduce_8 65536: loads 16.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
+
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/convert.cuh"

@@ -11,6 +11,7 @@
 #include "lockstep/simt/execution/memory_spaces.h"
 #include "lockstep/simt/include/simt/warp.h"
 #include "lockstep/simt/races/races.h"
+#include "lockstep/simt/watch/watch.h"
 
 namespace simt::detail {
 namespace {
@@ -44,8 +45,7 @@ class AsyncCopies {
     check_address(global, bytes, "global", !valid || in_global_memory(global, bytes));
     Copy copy{shared, bytes, {}};
     if (valid) std::memcpy(copy.data.data(), global, bytes);
-    if (valid) races::access(global, bytes, races::Kind::read, caller);
-    races::access(shared, bytes, races::Kind::write, caller);
+    watch::copy_begins(shared, valid ? global : nullptr, bytes, caller);
     std::memset(shared, 0xff, bytes);
     copies_.push_back(copy);
   }

@@ -15,6 +15,7 @@
 #include "lockstep/simt/include/simt/warp.h"
 #include "lockstep/simt/races/races.h"
 #include "lockstep/simt/runtime/call.h"
+#include "lockstep/simt/watch/watch.h"
 
 namespace simt::detail {
 namespace {
@@ -102,10 +103,10 @@ void copy_box(unsigned blocks, void* to, const CUtensorMap& map, int inner, int 
     const std::uint64_t i = static_cast<std::uint64_t>(outer) + row,
                         j = static_cast<std::uint64_t>(inner);
     if (outer < 0 || inner < 0 || i >= matrix.outer || j >= matrix.inner) continue;
-    races::access(
+    watch::box_row(
         matrix.data + i * matrix.row_bytes + j * matrix.element_bytes,
         std::min<std::uint64_t>(matrix.box_inner, matrix.inner - j) * matrix.element_bytes,
-        races::Kind::read, __builtin_return_address(0));
+        __builtin_return_address(0));
   }
   for (unsigned rank = 0; rank < 32; ++rank) {
     if (!(blocks >> rank & 1u)) continue;

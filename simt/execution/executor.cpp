@@ -12,7 +12,7 @@
 #include "lockstep/simt/execution/running_blocks.h"
 #include "lockstep/simt/include/simt/language.h"
 #include "lockstep/simt/include/simt/warpgroup.h"
-#include "lockstep/simt/races/races.h"
+#include "lockstep/simt/watch/watch.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -39,6 +39,7 @@ std::string Executor::run(const GridRun& run) {
   }
   for (std::uint64_t i = 0; i < clusters && fault_.empty(); ++i)
     run_cluster(run.order == Order::descending ? clusters - 1 - i : (first + i * step) % clusters);
+  watch::end_launch();
   blocks_.clear();
   run_ = nullptr;
   return std::exchange(fault_, {});
@@ -62,7 +63,7 @@ void Executor::prepare(const GridRun& run) {
     if (posix_memalign(&memory, 128, run.shared_bytes) != 0) throw std::bad_alloc();
     block.shared.reset(memory);
   }
-  races::begin_launch(run);
+  watch::begin_launch(run);
 }
 
 void Executor::fill_shared_memory() {
@@ -100,10 +101,10 @@ void Executor::run_cluster(std::uint64_t index) {
   std::vector<std::span<std::byte>> shared;
   for (const Block& block : blocks_)
     shared.emplace_back(static_cast<std::byte*>(block.shared.get()), run_->shared_bytes);
-  races::begin_blocks(blockIdx, shared);
+  watch::begin_blocks(blockIdx, shared);
 
   struct End {  // also if there is no memory for a stack
-    ~End() { races::end_blocks(); }
+    ~End() { watch::end_blocks(); }
   } const end;
   Fiber host;
   host_ = &host;
@@ -112,7 +113,7 @@ void Executor::run_cluster(std::uint64_t index) {
   host_ = nullptr;
   deferred_.clear();
   // A fault may be the race's consequence: both are told.
-  if (const std::string race = races::end_blocks(); !race.empty())
+  if (const std::string race = watch::end_blocks(); !race.empty())
     fault_ += (fault_.empty() ? "" : "\n") + race;
   if (fault_.empty()) return;
   for (const auto& fiber : fibers_) fiber->restart();

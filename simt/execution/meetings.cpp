@@ -5,10 +5,12 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/simt/counters/observer.h"
 #include "lockstep/simt/execution/memory_spaces.h"
 #include "lockstep/simt/execution/running_blocks.h"
 #include "lockstep/simt/include/simt/atomics.h"
 #include "lockstep/simt/races/races.h"
+#include "lockstep/simt/watch/watch.h"
 
 namespace simt::detail {
 namespace {
@@ -48,7 +50,7 @@ BarrierCounts Executor::meet(Meeting& meeting, int first, int end, const char* n
   if (++meeting.waiting == end - first) {
     meeting.counts = {end - first, std::exchange(meeting.predicates, 0)};
     meeting.waiting = 0;
-    races::meet(first, end);
+    watch::meet(name, first, end);
     ready_.insert(first, end);
   }
   block_this_thread();
@@ -115,7 +117,11 @@ void Executor::complete_rendezvous(int warp, unsigned mask) {
     results[lane] = thread.result;
   }
   if (!any) return;
-  any->complete(any->all, inputs, results, present);
+  counters::instruction(any->name);
+  {
+    const counters::Pause pause;
+    any->complete(any->all, inputs, results, present);
+  }
   if (orders_memory(any->name)) races::meet_in_warp(warp, present);
   lanes.waiting &= ~present;
   for (unsigned left = present; left; left &= left - 1) {
@@ -167,8 +173,10 @@ SharedMemory shared_memory_of(unsigned rank) {
 std::uint64_t clusters_begun() { return executor().clusters_begun(); }
 
 void atomic_access(const void* address, std::size_t bytes, const void* caller) {
-  races::access(address, bytes, races::Kind::atomic, caller);
+  watch::access(address, bytes, watch::Kind::atomic, caller);
 }
+
+void matrix_row(const void* row, const void* caller) { counters::matrix_row(row, caller); }
 
 void fail_thread(const std::string& what) { throw Failure{what}; }
 

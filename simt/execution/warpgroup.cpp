@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/simt/counters/observer.h"
 #include "lockstep/simt/include/simt/warp.h"
 
 namespace simt::detail {
@@ -76,6 +77,8 @@ const char* compute_all(const void* const* turns) {
     numbers.width = products[i].sums->place.columns;
     if (!products[i].read(numbers, products[i].a, products[i].b, turn_of(0).warp))
       return "wgmma: a descriptor of unknown kind, or of what is not in shared memory";
+    // A warp reads its 16 rows; the columns are read once for all four.
+    counters::operands(32 * (16 + wgmma_columns / 4));  // each 32 bytes along k
     multiply(sums, numbers);
   }
   return nullptr;

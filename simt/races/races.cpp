@@ -8,8 +8,8 @@
 #include "lockstep/simt/execution/running_blocks.h"
 #include "lockstep/simt/races/clocks.h"
 #include "lockstep/simt/races/shadow.h"
-#include "lockstep/simt/races/source_line.h"
 #include "lockstep/simt/runtime/runtime.h"
+#include "lockstep/simt/watch/source_line.h"
 
 namespace simt::detail::races {
 namespace {
@@ -95,7 +95,7 @@ class Watcher {
 
   void same_barrier(const void* caller, const void* other) {
     if (caller == other || !report_.empty() || !merged_.insert({caller, other}).second) return;
-    const std::string here = source_line(caller), there = source_line(other);
+    const std::string here = watch::source_line(caller), there = watch::source_line(other);
     if (here == there) return;
     merged_.erase({caller, other});
     report_ = "two barriers at once in kernel " + run_->kernel->name + ": " +
@@ -189,7 +189,7 @@ class Watcher {
               (space == Space::host ? " bytes of the host's memory, which the device does not know"
                                     : " bytes of another device's memory, without peer access") +
               ", in kernel " + run_->kernel->name + ", by " + thread_name(now) + "\n  at " +
-              source_line(now.caller);
+              watch::source_line(now.caller);
   }
 
   void report_unwritten(const Access& now, Space space, std::size_t bytes) {
@@ -198,7 +198,7 @@ class Watcher {
         std::string("a read of ") +
         (space == Space::shared ? "shared memory that no thread" : "global memory that nobody") +
         " has written: " + std::to_string(bytes) + " bytes in kernel " + run_->kernel->name +
-        ", by " + thread_name(now) + "\n  at " + source_line(now.caller);
+        ", by " + thread_name(now) + "\n  at " + watch::source_line(now.caller);
   }
 
   void report_race(const Access& now, const Access& earlier, Space space, std::size_t bytes) {
@@ -206,9 +206,9 @@ class Watcher {
     report_ = "a race for " + std::to_string(bytes) + " bytes of " +
               (space == Space::shared ? "shared" : "global") + " memory in kernel " +
               run_->kernel->name + ": " + thread_name(now) + (now.writes ? " writes" : " reads") +
-              "\n  at " + source_line(now.caller) + "\n  what " + thread_name(earlier) +
+              "\n  at " + watch::source_line(now.caller) + "\n  what " + thread_name(earlier) +
               (earlier.writes ? " has written" : " has read") + "\n  at " +
-              source_line(earlier.caller) + "\n  and nothing orders the two";
+              watch::source_line(earlier.caller) + "\n  and nothing orders the two";
   }
 
   Range latest_;  ///< of global memory that this launch may access: found last
@@ -283,7 +283,7 @@ void complete(const void* barrier) { watcher().clocks().complete(barrier); }
 void wait(const void* barrier) { watcher().clocks().wait(executor().current(), barrier); }
 
 void access(const void* data, std::size_t bytes, Kind kind, const void* caller) {
-  if (!in_kernel || executor().on_its_stack(data)) return;
+  if (!in_kernel) return;
   in_kernel = false;  // the watcher shares functions of the standard library with kernels' files
   watcher().access(reinterpret_cast<std::uintptr_t>(data), bytes, kind, caller);
   in_kernel = true;

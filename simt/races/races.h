@@ -3,7 +3,7 @@
 /// compute-sanitizer's racecheck and initcheck look for.
 ///
 /// In a build that watches (LOCKSTEP_RACES) the compiler puts a call before each access of a .cu
-/// file (instrumentation.cpp). Each thread has a clock, which advances at a barrier, at __syncwarp
+/// file (watch/). Each thread has a clock, which advances at a barrier, at __syncwarp
 /// and at an arrival at an mbarrier, and a list: for each other thread, the time up to which that
 /// one's accesses are ordered before its own. It *knows* of these. Of each word of shared or global
 /// memory the latest accesses are kept, with thread and time (shadow.h). Two accesses of which one
@@ -28,6 +28,7 @@
 
 #include "lockstep/simt/execution/executor.h"
 #include "lockstep/simt/races/clocks.h"
+#include "lockstep/simt/watch/watch.h"
 
 namespace simt::detail::races {
 
@@ -69,9 +70,7 @@ void same_barrier(const void* caller, const void* other);
 
 // ---- accesses ----------------------------------------------------------------------------------
 
-/// `atomic` reads and writes. Accesses of volatile variables are atomics that order nothing, too
-/// (PTX ISA, "Memory Consistency Model").
-enum class Kind { read, write, atomic, atomic_read, atomic_write };
+using watch::Kind;
 
 /// By the running thread, at the place `caller` in the program. Anything but shared and global
 /// memory is passed over.

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "language.h"
+
 // ---- minimum and maximum ------------------------------------------------------------------------
 
 inline int min(int a, int b) { return a < b ? a : b; }
@@ -126,22 +128,22 @@ inline float normcdff(float x) { return 0.5f * erfcf(-x * static_cast<float>(M_S
 // ---- memory accesses with a caching hint --------------------------------------------------------
 
 template <class T>
-T __ldg(const T* address) {
+__forceinline__ T __ldg(const T* address) {
   return *address;
 }
 template <class T>
-T __ldcs(const T* address) {
+__forceinline__ T __ldcs(const T* address) {
   return *address;
 }
 template <class T>
-T __ldcg(const T* address) {
+__forceinline__ T __ldcg(const T* address) {
   return *address;
 }
 template <class T>
-void __stcs(T* address, std::type_identity_t<T> value) {
+__forceinline__ void __stcs(T* address, std::type_identity_t<T> value) {
   *address = value;
 }
 template <class T>
-void __stcg(T* address, std::type_identity_t<T> value) {
+__forceinline__ void __stcg(T* address, std::type_identity_t<T> value) {
   *address = value;
 }

@@ -24,6 +24,8 @@ namespace simt::detail {
 
 /// Of the running thread's block.
 bool is_shared(const void* data, std::size_t bytes);
+/// The running thread names a row of 16 bytes in shared memory that its warp will load (ldmatrix).
+void matrix_row(const void* row, const void* caller);
 
 /// As warp_collective, of all 32 threads of a warp: fails those that come if others have ended.
 template <class In, class Out>
@@ -69,12 +71,15 @@ FourRegisters matrices_of(const std::array<const void*, 32>& lanes, int lane) {
   return result;
 }
 
+/// Not inlined: what calls it is the kernel, whose line reports name.
 template <bool transposed>
-void load_matrices(const char* name, std::uint32_t (&result)[4], const void* row) {
+__attribute__((noinline)) void load_matrices(const char* name, std::uint32_t (&result)[4],
+                                             const void* row) {
   if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0)
     fail_thread(std::string(name) + " of a row that is not aligned to 16 bytes");
   if (!is_shared(row, 16))
     fail_thread(std::string(name) + " of a row that is not in shared memory");
+  matrix_row(row, __builtin_return_address(0));
   const FourRegisters registers =
       whole_warp<const void*, FourRegisters>(name, row, matrices_of<transposed>);
   std::copy(registers.begin(), registers.end(), result);
@@ -146,11 +151,11 @@ void mma(const char* name, float (&d)[4], const std::uint32_t (&a)[4],
 
 }  // namespace simt::detail
 
-inline void ldmatrix_x4(std::uint32_t (&result)[4], const void* row) {
+__forceinline__ void ldmatrix_x4(std::uint32_t (&result)[4], const void* row) {
   simt::detail::load_matrices<false>("ldmatrix", result, row);
 }
 
-inline void ldmatrix_x4_trans(std::uint32_t (&result)[4], const void* row) {
+__forceinline__ void ldmatrix_x4_trans(std::uint32_t (&result)[4], const void* row) {
   simt::detail::load_matrices<true>("ldmatrix.trans", result, row);
 }
 

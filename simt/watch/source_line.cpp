@@ -1,4 +1,4 @@
-#include "lockstep/simt/races/source_line.h"
+#include "lockstep/simt/watch/source_line.h"
 
 #include <link.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace simt::detail::races {
+namespace simt::detail::watch {
 namespace {
 
 /// The lines that a command prints.
@@ -71,4 +71,4 @@ std::string source_line(const void* address) {
   return std::string("the instruction at ") + offset.data();
 }
 
-}  // namespace simt::detail::races
+}  // namespace simt::detail::watch

@@ -7,9 +7,11 @@
 #include <string>
 
 #include "lockstep/simt/races/races.h"
-#include "lockstep/simt/races/source_line.h"
+#include "lockstep/simt/watch/source_line.h"
+#include "lockstep/simt/watch/watch.h"
 
 namespace races = simt::detail::races;
+namespace watch = simt::detail::watch;
 
 namespace {
 
@@ -17,7 +19,7 @@ namespace {
 void check_aligned(const void* data, std::size_t bytes, const void* caller) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (address % bytes != 0)
-    races::misaligned(address, bytes, [caller] { return races::source_line(caller); });
+    races::misaligned(address, bytes, [caller] { return watch::source_line(caller); });
 }
 
 }  // namespace
@@ -28,15 +30,15 @@ extern "C" {
 #define ALIGNED(kind, bytes)                                                    \
   void __tsan_##kind##bytes(void* data) {                                       \
     check_aligned(data, bytes, __builtin_return_address(0));                    \
-    races::access(data, bytes, races::Kind::kind, __builtin_return_address(0)); \
+    watch::access(data, bytes, watch::Kind::kind, __builtin_return_address(0)); \
   }
 #define ACCESS(name, kind, bytes)                                               \
   void __tsan_##name##bytes(void* data) {                                       \
-    races::access(data, bytes, races::Kind::kind, __builtin_return_address(0)); \
+    watch::access(data, bytes, watch::Kind::kind, __builtin_return_address(0)); \
   }
 #define VOLATILE(kind, bytes)                                                            \
   void __tsan_volatile_##kind##bytes(void* data) {                                       \
-    races::access(data, bytes, races::Kind::atomic_##kind, __builtin_return_address(0)); \
+    watch::access(data, bytes, watch::Kind::atomic_##kind, __builtin_return_address(0)); \
   }
 #define ACCESSES(bytes)                 \
   ALIGNED(read, bytes)                  \
@@ -53,10 +55,10 @@ ACCESSES(8)
 ACCESSES(16)
 
 void __tsan_read_range(void* data, unsigned long bytes) {
-  races::access(data, bytes, races::Kind::read, __builtin_return_address(0));
+  watch::access(data, bytes, watch::Kind::read, __builtin_return_address(0));
 }
 void __tsan_write_range(void* data, unsigned long bytes) {
-  races::access(data, bytes, races::Kind::write, __builtin_return_address(0));
+  watch::access(data, bytes, watch::Kind::write, __builtin_return_address(0));
 }
 
 void __tsan_init() {}

@@ -3,10 +3,10 @@
 
 #include <string>
 
-namespace simt::detail::races {
+namespace simt::detail::watch {
 
 /// "FILE:LINE" of the call that returns to `address`, in the kernel rather than in the simulator's
 /// headers; its address if binutils' addr2line or the line is not there. It starts a process.
 std::string source_line(const void* address);
 
-}  // namespace simt::detail::races
+}  // namespace simt::detail::watch

@@ -1,0 +1,180 @@
+// Kernels that look along rows or columns: reductions, softmax, losses, normalization.
+#include <fmt/format.h>
+
+#include "lockstep/kernels/batch_norm.h"
+#include "lockstep/kernels/loss.h"
+#include "lockstep/kernels/reduce.h"
+#include "lockstep/tools/counts/problem.h"
+
+namespace lockstep::counts {
+namespace {
+
+using namespace kernels;
+
+struct Size {
+  std::int64_t rows, columns;
+  std::string text() const { return fmt::format("{}x{}", rows, columns); }
+};
+
+/// `prepare` gets the tensors of its own, and the size.
+template <class Prepare>
+Problem problem(std::string name, Size size, const char* source, Prepare prepare) {
+  return {std::move(name), size.text(), source,
+          [=](Device device) { return prepare(Tensors(device), size); }};
+}
+
+// ---- reductions ---------------------------------------------------------------------------------
+
+std::vector<Problem> reductions() {
+  constexpr const char* source = "kernels/cuda/reduce.cu";
+  const Size size{256, 1024};
+  std::vector<Problem> all;
+  all.push_back(problem("sum", size, source, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns}), out = t.written({});
+    return t.work([=] { sum(x, out); });
+  }));
+  for (const Size& of : {size, Size{128, 10}})
+    all.push_back(problem("sum_rows", of, source, [](Tensors t, Size s) {
+      const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.columns});
+      return t.work([=] { sum_rows(x, out); });
+    }));
+  all.push_back(problem("sum_cols", size, source, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.rows});
+    return t.work([=] { sum_cols(x, out); });
+  }));
+  all.push_back(problem("argmax", size, source, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.rows}, DType::i64);
+    return t.work([=] { argmax(x, out); });
+  }));
+  all.push_back(problem("find_nonfinite", size, source, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns}), flag = t.both({}, DType::i32);
+    return t.work([=] { find_nonfinite(x, flag); });
+  }));
+  return all;
+}
+
+// ---- softmax and losses -------------------------------------------------------------------------
+
+/// Logits of a small classifier; rows of a few accesses; rows for a whole block; for several.
+const std::vector<Size> row_sizes = {{128, 10}, {64, 1024}, {4, 16384}, {2, 32768}};
+
+std::vector<Problem> softmax_problems() {
+  constexpr const char* source = "kernels/cuda/softmax.cu";
+  std::vector<Problem> all;
+  for (const Size& size : row_sizes)
+    all.push_back(problem("softmax", size, source, [](Tensors t, Size s) {
+      const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.rows, s.columns});
+      return t.work([=] { softmax(x, out); });
+    }));
+  for (const Size& size : row_sizes)
+    all.push_back(problem("log_softmax_backward", size, source, [](Tensors t, Size s) {
+      const Tensor dy = t.read({s.rows, s.columns}), y = t.read({s.rows, s.columns});
+      const Tensor dx = t.written({s.rows, s.columns});
+      return t.work([=] { log_softmax_backward(dy, y, dx, false); });
+    }));
+  return all;
+}
+
+std::vector<Problem> losses() {
+  constexpr const char* source = "kernels/cuda/loss.cu";
+  std::vector<Problem> all;
+  for (const Size& size : row_sizes)
+    all.push_back(problem("cross_entropy", size, source, [](Tensors t, Size s) {
+      const Tensor logits = t.read({s.rows, s.columns}), labels = t.indices(s.rows, s.columns);
+      const Tensor loss = t.written({}), saved = t.written({s.rows, s.columns});
+      return t.work([=] { cross_entropy(logits, labels, loss, saved); });
+    }));
+  all.push_back(problem("cross_entropy_backward", {64, 1024}, source, [](Tensors t, Size s) {
+    const Tensor dloss = t.read({}), saved = t.read({s.rows, s.columns});
+    const Tensor dlogits = t.written({s.rows, s.columns});
+    return t.work([=] { cross_entropy_backward(dloss, saved, dlogits, false); });
+  }));
+  all.push_back(problem("mse", {64, 1024}, source, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns}), y = t.read({s.rows, s.columns});
+    const Tensor loss = t.written({});
+    return t.work([=] { mse(x, y, loss); });
+  }));
+  all.push_back(problem("mse_backward", {64, 1024}, source, [](Tensors t, Size s) {
+    const Tensor dloss = t.read({}), x = t.read({s.rows, s.columns});
+    const Tensor y = t.read({s.rows, s.columns}), dx = t.written({s.rows, s.columns});
+    return t.work([=] { mse_backward(dloss, x, y, dx, false); });
+  }));
+  return all;
+}
+
+// ---- normalization ------------------------------------------------------------------------------
+
+std::vector<Problem> batch_norm() {
+  constexpr const char* source = "kernels/cuda/batch_norm.cu";
+  constexpr DType f64 = DType::f64;
+  const Size size{512, 256};
+  return {problem("batch_statistics", size, source,
+                  [](Tensors t, Size s) {
+                    const Tensor x = t.read({s.rows, s.columns});
+                    const Tensor mean = t.written({s.columns}, f64);
+                    const Tensor m2 = t.written({s.columns}, f64);
+                    return t.work([=] { batch_statistics(x, mean, m2); });
+                  }),
+          problem("batch_inverse_std", size, source,
+                  [](Tensors t, Size s) {
+                    const Tensor m2 = t.read({s.columns}, f64), out = t.written({s.columns}, f64);
+                    return t.work([=] { batch_inverse_std(m2, 512, 1e-5, out); });
+                  }),
+          problem("batch_normalize", size, source,
+                  [](Tensors t, Size s) {
+                    const Tensor x = t.read({s.rows, s.columns});
+                    const Tensor mean = t.read({s.columns}, f64), std = t.read({s.columns}, f64);
+                    const Tensor weight = t.read({s.columns}), bias = t.read({s.columns});
+                    const Tensor out = t.written({s.rows, s.columns});
+                    return t.work([=] { batch_normalize(x, mean, std, weight, bias, out); });
+                  }),
+          problem("batch_norm_sums", size, source,
+                  [](Tensors t, Size s) {
+                    const Tensor dy = t.read({s.rows, s.columns}), x = t.read({s.rows, s.columns});
+                    const Tensor mean = t.read({s.columns}, f64), std = t.read({s.columns}, f64);
+                    const Tensor sum_dy = t.written({s.columns}, f64);
+                    const Tensor sum_dy_xhat = t.written({s.columns}, f64);
+                    return t.work([=] { batch_norm_sums(dy, x, mean, std, sum_dy, sum_dy_xhat); });
+                  }),
+          problem("batch_norm_dx", size, source, [](Tensors t, Size s) {
+            const Tensor dy = t.read({s.rows, s.columns}), x = t.read({s.rows, s.columns});
+            const Tensor mean = t.read({s.columns}, f64), std = t.read({s.columns}, f64);
+            const Tensor weight = t.read({s.columns}), mean_dy = t.read({s.columns}, f64);
+            const Tensor mean_dy_xhat = t.read({s.columns}, f64);
+            const Tensor dx = t.written({s.rows, s.columns});
+            return t.work(
+                [=] { batch_norm_dx(dy, x, mean, std, weight, mean_dy, mean_dy_xhat, dx, false); });
+          })};
+}
+
+/// These are made of other files' kernels.
+std::vector<Problem> row_norm() {
+  constexpr const char* source = "kernels/cuda/row_norm.cu";
+  constexpr DType f64 = DType::f64;
+  const Size size{256, 256};
+  return {problem("row_normalize", size, source,
+                  [](Tensors t, Size s) {
+                    const Tensor x = t.read({s.rows, s.columns});
+                    const Tensor weight = t.read({s.columns}), bias = t.read({s.columns});
+                    const Tensor out = t.written({s.rows, s.columns});
+                    const Tensor mean = t.written({s.rows}, f64), std = t.written({s.rows}, f64);
+                    return t.work([=] { row_normalize(x, weight, bias, {}, out, mean, std); });
+                  }),
+          problem("row_norm_dx", size, source, [](Tensors t, Size s) {
+            const Tensor dy = t.read({s.rows, s.columns}), x = t.read({s.rows, s.columns});
+            const Tensor mean = t.read({s.rows}, f64), std = t.read({s.rows}, f64);
+            const Tensor weight = t.read({s.columns}), dx = t.written({s.rows, s.columns});
+            return t.work([=] { row_norm_dx(dy, x, mean, std, weight, {}, dx, false); });
+          })};
+}
+
+}  // namespace
+
+std::vector<Problem> row_problems() {
+  std::vector<Problem> all;
+  for (const auto part : {reductions, softmax_problems, losses, batch_norm, row_norm})
+    for (Problem& problem : part()) all.push_back(std::move(problem));
+  return all;
+}
+
+}  // namespace lockstep::counts
