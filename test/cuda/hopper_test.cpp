@@ -5,7 +5,7 @@
 /// Inputs are integers of -4 to 3, so that products and sums are exact in every format on the way:
 /// the results must be equal, and an index that is wrong anywhere shows, however small its part.
 
-#include "lockstep/kernels/cuda/gemm/hopper.h"
+#include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
 
 #include <cuda_runtime.h>
 

@@ -14,9 +14,9 @@
 ///          64   | t0    | t1    | ..  | t0    | t1    | ..
 ///
 /// Per depth: 4 reads (2 quads of `a`, 2 of `b`) for 64 products, without conflicts. Tiles are read
-/// from global memory by one quad per thread and operand, and c is written by quads: whole
-/// sectors of memory (rung 5: an eighth of each). Where pointers or rows are not aligned to 16 bytes
-/// the same kernel accesses global memory by single floats.
+/// from global memory by one quad per thread and operand, and c is written by quads: whole sectors
+/// of memory (rung 5: an eighth of each). Where pointers or rows are not aligned to 16 bytes the
+/// same kernel accesses global memory by single floats.
 
 #include <cmath>
 

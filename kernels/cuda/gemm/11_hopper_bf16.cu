@@ -20,7 +20,7 @@
 ///     stage 0 | A 128 x 64: 2 panels, 16 KiB | B 64 x 256: 4 panels, 32 KiB |   4 stages: 192 KiB
 ///     stage 1 |             ...              |
 ///
-///   These are wide tiles; hopper_plan.h has the others, below is why.
+///   These are wide tiles; hopper/plan.h has the others, below is why.
 ///   `full` waits for one arrival (the producer's, which announces 48 KiB) and for the bytes;
 ///   `empty` for all 8 multiplying warps of both blocks of the cluster. A consumer keeps the
 ///   products of one stage running while it waits for the next, and frees a stage when its own are
@@ -41,14 +41,14 @@
 ///
 /// A cluster of wide tiles computes 256 x 256 results: 1024 x 1024 of them would give work to 32 of
 /// 132 multiprocessors. So there are smaller tiles, which read more bytes per product, and sums
-/// over k can be cut into slices. hopper_plan.cpp chooses.
+/// over k can be cut into slices. hopper/plan.cpp chooses.
 ///
 /// Sources: PTX ISA 9.0, sections 9.7.9.25 (copies), 9.7.13.15 (mbarrier), 9.7.15 (wgmma);
 /// "Efficient GEMM in CUDA" in CUTLASS's documentation, on warp specialization; pranjalssh/fast.cu
 /// and its worklog "Outperforming cuBLAS on H100" (2024), which measures each of these steps.
 
-#include "lockstep/kernels/cuda/gemm/hopper.h"
-#include "lockstep/kernels/cuda/gemm/hopper_product.cuh"
+#include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
+#include "lockstep/kernels/cuda/gemm/hopper/product.cuh"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
 

@@ -17,8 +17,8 @@
 
 #include <memory>
 
-#include "lockstep/kernels/cuda/gemm/hopper.h"
-#include "lockstep/kernels/cuda/gemm/hopper_product.cuh"
+#include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
+#include "lockstep/kernels/cuda/gemm/hopper/product.cuh"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 
 namespace lockstep::kernels::cuda {

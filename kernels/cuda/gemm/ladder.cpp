@@ -1,7 +1,7 @@
 // Which rung computes what by default, and the list of all of them.
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 
-#include "lockstep/kernels/cuda/gemm/hopper.h"
+#include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -9,7 +9,7 @@ void gemm(const GemmProblem<float>& p, cudaStream_t stream) { gemm_double_buffer
 void gemm(const GemmProblem<double>& p, cudaStream_t stream) { gemm_tile_2d(p, stream); }
 
 // The Hopper rungs, where their estimated time is less than that of their twins: by the sizes alone
-// (hopper_plan.cpp). They see for themselves whether the GPU and the alignment allow it.
+// (hopper/plan.cpp). They see for themselves whether the GPU and the alignment allow it.
 
 void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
   const HopperSizes sizes = hopper_sizes(p);

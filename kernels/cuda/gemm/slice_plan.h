@@ -1,6 +1,6 @@
 #pragma once
-/// Which tiles, and how many slices of K, a product on rungs 8 to 10 is cut into: a pure function of
-/// the sizes. slices.cuh says what slices are. hopper_plan.h is the same for rungs 11 and 12.
+/// Which tiles, and how many slices of K, a product on rungs 8 to 10 is cut into: a pure function
+/// of the sizes. slices.cuh says what slices are. hopper/plan.h is the same for rungs 11 and 12.
 
 #include <algorithm>
 #include <cstddef>
@@ -83,8 +83,8 @@ constexpr Plan plan_product(std::int64_t m, std::int64_t n, std::int64_t k,
 }
 
 /// Tiles of rungs 9 and 10, from times on an H200 (docs/benchmarks.md). Registers and shared memory
-/// allow two blocks on a multiprocessor where a warp has 64 x 64 results, and four where it has 32 x
-/// 32.
+/// allow two blocks on a multiprocessor where a warp has 64 x 64 results, and four where it has
+/// 32 x 32.
 inline constexpr TileSpeed tensor_tf32_speeds[] = {{128, 128, 16, 2, 1200, 910},
                                                    {64, 64, 16, 4, 560, 350}};
 inline constexpr TileSpeed tensor_16_speeds[] = {{128, 128, 32, 2, 1000, 720},

@@ -4,7 +4,8 @@
 /// clusters of blocks, and registers that move between warps. One small function per instruction.
 /// This is the real thing, in inline PTX; builds with the simulator find a header of the same name
 /// in simt/include, which does the same in plain C++. Section numbers are those of NVIDIA's PTX
-/// ISA, version 9.0. What the panels of the copies and products are: kernels/cuda/gemm/hopper.cuh.
+/// ISA, version 9.0. What the panels of the copies and products are:
+/// kernels/cuda/gemm/hopper/panels.cuh.
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -148,7 +149,8 @@ __device__ void wait_products() {
 }
 
 /// A thread's part of a 64 x `columns` product: 256, 128 or 64. Thread l of warp w (of four) holds,
-/// in groups of 8 columns, rows r = 16 w + l / 4 and r + 8, columns c = 8 j + 2 (l mod 4) and c + 1:
+/// in groups of 8 columns, rows r = 16 w + l / 4 and r + 8, columns c = 8 j + 2 (l mod 4) and
+/// c + 1:
 ///   sum[j][0] (r, c)   sum[j][1] (r, c + 1)   sum[j][2] (r + 8, c)   sum[j][3] (r + 8, c + 1)
 /// (9.7.15.5.1.1, figures 149 and 151: the same for elements of 2 and of 4 bytes.)
 template <int columns>

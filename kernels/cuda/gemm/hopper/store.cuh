@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "lockstep/kernels/cuda/gemm/hopper_tile.cuh"
+#include "lockstep/kernels/cuda/gemm/hopper/tile.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {

@@ -1,6 +1,6 @@
 /// Rungs 11 and 12 in builds for GPUs before Hopper alone: they are their twins.
 
-#include "lockstep/kernels/cuda/gemm/hopper.h"
+#include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 
 namespace lockstep::kernels::cuda {

@@ -1,14 +1,14 @@
 #pragma once
 /// The kernel of rungs 11 and 12: the two differ in element type only, and in bytes they are one.
-/// 11_hopper_bf16.cu tells what it does and why; hopper.cuh tells how operands lie in memory,
-/// hopper_intrinsics.h holds the instructions, hopper_tile.cuh what is in shared memory, and
-/// hopper_plan.cpp chooses the tiles.
+/// 11_hopper_bf16.cu tells what it does and why; panels.cuh tells how operands lie in memory,
+/// hopper_intrinsics.h holds the instructions, tile.cuh what is in shared memory, and plan.cpp
+/// chooses the tiles.
 
 #include <algorithm>
 
 #include "lockstep/core/cuda/launch.h"
-#include "lockstep/kernels/cuda/gemm/hopper_store.cuh"
-#include "lockstep/kernels/cuda/gemm/hopper_tile.cuh"
+#include "lockstep/kernels/cuda/gemm/hopper/store.cuh"
+#include "lockstep/kernels/cuda/gemm/hopper/tile.cuh"
 #include "lockstep/kernels/cuda/gemm/slices.cuh"
 
 namespace lockstep::kernels::cuda {

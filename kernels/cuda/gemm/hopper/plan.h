@@ -44,7 +44,7 @@ struct HopperSizes {
   bool turns_a, turns_b;  ///< which must be turned over first (12_hopper_tf32.cu)
 };
 
-/// Estimates in clock cycles of a multiprocessor; hopper_plan.cpp says how.
+/// Estimates in clock cycles of a multiprocessor; hopper/plan.cpp says how.
 std::int64_t hopper_cycles(const HopperSizes& sizes, const HopperPlan& plan);
 std::int64_t twin_cycles(const HopperSizes& sizes);
 

@@ -25,7 +25,7 @@
 /// Measured (docs/benchmarks.md): what a launch costs, about 0.65 us per block of 64 for a wide
 /// tile, and the speed of the kernel that turns matrices over.
 
-#include "lockstep/kernels/cuda/gemm/hopper_plan.h"
+#include "lockstep/kernels/cuda/gemm/hopper/plan.h"
 
 #include <algorithm>
 #include <array>

@@ -1,11 +1,11 @@
 #pragma once
 /// What the kernel of rungs 11 and 12 has in shared memory, how its blocks share c, and how its
-/// element types are written. hopper_product.cuh is the kernel.
+/// element types are written. hopper/product.cuh is the kernel.
 
 #include <cudaTypedefs.h>
 
-#include "lockstep/kernels/cuda/gemm/hopper.cuh"
-#include "lockstep/kernels/cuda/gemm/hopper_plan.h"
+#include "lockstep/kernels/cuda/gemm/hopper/panels.cuh"
+#include "lockstep/kernels/cuda/gemm/hopper/plan.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -75,7 +75,7 @@ struct Patch {
 /// C: the elements of c.
 template <class Tile, class C>
 struct Shared {
-  Stage<Tile> stages[Tile::STAGES];  ///< at a multiple of 1024, see hopper.cuh
+  Stage<Tile> stages[Tile::STAGES];  ///< at a multiple of 1024, see hopper/panels.cuh
   Patch<C> patches[Tile::CONSUMER_WARPS];
   alignas(16) float bias[Tile::CONSUMER_WARPS][Tile::N];
   hw::Barrier full[Tile::STAGES];   ///< phase i complete: the copies of round i have arrived

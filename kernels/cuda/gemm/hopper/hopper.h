@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "lockstep/kernels/cuda/gemm/hopper_plan.h"
+#include "lockstep/kernels/cuda/gemm/hopper/plan.h"
 #include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
