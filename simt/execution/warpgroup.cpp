@@ -78,7 +78,7 @@ const char* compute_all(const void* const* turns) {
     if (!products[i].read(numbers, products[i].a, products[i].b, turn_of(0).warp))
       return "wgmma: a descriptor of unknown kind, or of what is not in shared memory";
     // A warp reads its 16 rows; the columns are read once for all four.
-    counters::operands(32 * (16 + wgmma_columns / 4));  // each 32 bytes along k
+    counters::operands(32 * (16 + numbers.width / 4));  // each 32 bytes along k
     multiply(sums, numbers);
   }
   return nullptr;
