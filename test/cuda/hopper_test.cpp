@@ -176,9 +176,10 @@ void check_plan(const ladder::HopperPlan& plan, int& turn) {
 
 /// Of a layer with `width` inputs and outputs: y = x w^T, the gradient of w, and that of x.
 std::vector<ladder::HopperSizes> layer(std::int64_t batch, std::int64_t width, int bytes) {
-  return {{batch, width, width, bytes, bytes, 0},
-          {width, width, batch, bytes, 4, bytes == 4 ? 2 : 0},
-          {batch, width, width, bytes, bytes, bytes == 4 ? 1 : 0}};
+  const bool turns = bytes == 4;
+  return {{batch, width, width, bytes, bytes, false, false},
+          {width, width, batch, bytes, 4, turns, turns},
+          {batch, width, width, bytes, bytes, false, turns}};
 }
 
 }  // namespace
