@@ -21,6 +21,26 @@
 /// tiles), which modulo 128 are 0, 80, 32, 112, 64, 16, 96, 48 and 0, 16, 32, ...
 ///
 /// Source: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
+//
+// Counted (./lockstep count --write; docs/counters.md):
+//   gemm_10_tensor_bf16_bf16 256x256x64 NN: stores 8.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 6.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
+//     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16 256x256x64 NT: stores 8.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 8.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
+//     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16 256x256x64 TN: stores 8.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 4.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
+//     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16_f32 256x256x64 NN: stores 16.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 6.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
+//     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16_f32 256x256x64 NT: stores 16.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 8.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
+//     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16_f32 256x256x64 TN: stores 16.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 4.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
+//     DRAM 1.00 of the fewest
 
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/tensor_product.cuh"
