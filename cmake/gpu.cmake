@@ -207,9 +207,12 @@ function(lockstep_gpu_sources target)
   # Kernels of several files have parameters of the same names. (CMake merges them from 3.31 on.)
   set_source_files_properties(${kernel_files} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   if(LOCKSTEP_GPU STREQUAL "sim")
-    # -O1: kernels of many instantiations take a third of the time to compile, and the simulator
-    # itself takes most of the time that they run.
-    set(options -xc++ -O1)
+    set(options -xc++)
+    if(NOT target MATCHES "^test_")  # which share a precompiled header without -O
+      # Kernels of many instantiations take a third of the time to compile, and the simulator
+      # itself takes most of the time that they run.
+      list(APPEND options -O1)
+    endif()
     if(LOCKSTEP_RACES)  # calls before each access, which simt/watch/ answers
       list(APPEND options ${SIMT_RACES_OPTIONS})
       set_source_files_properties(${kernel_files} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
