@@ -44,7 +44,7 @@ Flags::Flags(int purposes, Device device, HostCommunicator& host)
       purposes_(purposes),
       wait_flags_(wait_flags(device)),
       memory_(share_device_memory(index(size_ * purposes) * sizeof(std::uint32_t), device, host)) {
-  check_reach(memory_, host);
+  check_reach(memory_, device, host);
 }
 
 CUdeviceptr Flags::flag(int at, int of, int purpose) const {

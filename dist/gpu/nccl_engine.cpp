@@ -170,7 +170,7 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   cuda::call("nccl", "cudaSetDevice", cudaSetDevice(device_.index));
   void* data = nullptr;
   call("ncclMemAlloc", ncclMemAlloc(&data, bytes));
-  zero_memory(data, bytes);
+  zero_memory(data, bytes, device_);
   void* registration = nullptr;
   call("ncclCommRegister", ncclCommRegister(comm_, data, bytes, &registration));
   const auto release = [data, registration, comm = shared_, device = device_,

@@ -20,6 +20,8 @@ namespace {
 
 using cuda::call;
 
+cudaStream_t handle_of(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
 /// What a rank tells the others of its memory.
 struct Card {
   std::uint64_t process = 0;  // a number that only threads of one process share
@@ -118,7 +120,7 @@ std::shared_ptr<OwnMemory> allocate_shared(std::size_t bytes, Device device) {
   }
   if (own->ended) Stream::reading(device).wait(*own->ended);
   Stream::reading(device).synchronize();
-  zero_memory(own->data, bytes);
+  zero_memory(own->data, bytes, device);
   return std::shared_ptr<OwnMemory>(new OwnMemory(*own), [device](OwnMemory* ended) {
     note_end(*ended, device);
     kept_memory().keep(*std::unique_ptr<OwnMemory>(ended));
@@ -151,6 +153,16 @@ void check_loading() {
                      "ranks that are threads and share a GPU need CUDA_MODULE_LOADING=EAGER in the "
                      "environment, before CUDA is first used: set it, or start the ranks as "
                      "processes");
+}
+
+// Of two streams in one hardware queue, one may wait for a rank that needs the other.
+void check_queues(int device) {
+  const int streams = cuda::streams_in_use(device), queues = cuda::hardware_queues();
+  check<DeviceError>(streams <= queues,
+                     "ranks that are threads use {} streams of GPU {}, which has {} hardware "
+                     "queues (CUDA_DEVICE_MAX_CONNECTIONS, at most 32): let fewer ranks share it, "
+                     "or start the ranks as processes",
+                     streams, device, queues);
 }
 
 void allow_access(int own, int peer) {
@@ -193,7 +205,10 @@ std::vector<Card> gather_cards(const Card& mine, HostCommunicator& host) {
 
 std::byte* address(const Card& card, Mapping& mapping) {
   if (card.process == this_process()) {
-    if (card.device == mapping.device) check_loading();
+    if (card.device == mapping.device) {
+      check_loading();
+      check_queues(mapping.device);
+    }
     allow_access(mapping.device, static_cast<int>(card.device));
     mapping.owned.push_back(*card.owner);
     return card.data;
@@ -207,20 +222,20 @@ std::byte* address(const Card& card, Mapping& mapping) {
 
 }  // namespace
 
-void zero_memory(void* data, std::size_t bytes) {
-  const cuda::StreamHandle stream = cuda::take_stream("allocate");
-  call("allocate", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, stream.get()));
-  call("allocate", "cudaStreamSynchronize", cudaStreamSynchronize(stream.get()));
+void zero_memory(void* data, std::size_t bytes, Device device) {
+  const Stream stream = Stream::reading(device);
+  call("allocate", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, handle_of(stream)));
+  stream.synchronize();
 }
 
-void check_reach(const SharedRegion& region, HostCommunicator& host) {
+void check_reach(const SharedRegion& region, Device device, HostCommunicator& host) {
   const int rank = host.rank(), size = host.size();
   if (size == 1) return;
-  const cuda::StreamHandle stream = cuda::take_stream("ipc");
+  const Stream stream = Stream::reading(device);
   const auto copy = [&](void* to, const void* from, std::size_t bytes) {
     call("ipc", "cudaMemcpyAsync",
-         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()));
-    call("ipc", "cudaStreamSynchronize", cudaStreamSynchronize(stream.get()));
+         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_of(stream)));
+    stream.synchronize();
   };
   // Value r of each rank's region is rank r's to write.
   const auto value = [&](int at, int of) {
@@ -242,7 +257,7 @@ void check_reach(const SharedRegion& region, HostCommunicator& host) {
                         r, read == mark(r) ? "written by that rank" : "read");
     }
   });
-  zero_memory(region.base[index(rank)], index(size) * sizeof(std::uint32_t));
+  zero_memory(region.base[index(rank)], index(size) * sizeof(std::uint32_t), device);
   host.barrier("flags are zero").wait();
 }
 

@@ -28,10 +28,11 @@ SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunica
 /// has room for a 32-bit value of each rank, and is zero before and after.
 ///
 /// Collective; blocks. Throws ReachError on all ranks if it does not.
-void check_reach(const SharedRegion& region, HostCommunicator& host);
+void check_reach(const SharedRegion& region, Device device, HostCommunicator& host);
 
-/// Zeroes memory of the current device, and waits for that alone: on a separate stream, because the
-/// device's other streams may wait for ranks that wait for this one.
-void zero_memory(void* data, std::size_t bytes);
+/// Zeroes memory of the device, and waits for that alone: on this thread's reading stream, because
+/// its computing stream may wait for ranks that wait for this one. (A further stream would need a
+/// hardware queue: core/cuda/stream_pool.h.)
+void zero_memory(void* data, std::size_t bytes, Device device);
 
 }  // namespace lockstep::dist

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "lockstep/core/cuda/stream_pool.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/world/world.h"
 #include "lockstep/simt/simt.h"
@@ -38,6 +39,15 @@ struct Loading {
   }
   ~Loading() { simt::configure(before); }
   simt::Config before = simt::config();
+};
+
+/// CUDA_DEVICE_MAX_CONNECTIONS, which has a value as soon as ranks are threads.
+struct Queues {
+  explicit Queues(int count) { set(std::to_string(count)); }
+  ~Queues() { set("32"); }
+  static void set(const std::string& count) {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", count.c_str(), 1);
+  }
 };
 
 Device own_gpu(const World& world) { return {*gpu::kind(), world.rank()}; }
@@ -113,6 +123,34 @@ TEST_CASE("ranks that are threads of one GPU: ipc wants kernels that are loaded 
                     (void)world.communicator().allocate(10, DType::f32, {*gpu::kind(), 0});
                   }),
       doctest::Contains("need CUDA_MODULE_LOADING=EAGER in the environment"), DeviceError);
+}
+
+TEST_CASE("ranks that are threads of one GPU: as many as have a hardware queue for each stream") {
+  const Loading early(false);
+  const Device shared{*gpu::kind(), 0};
+  const auto sum_on = [&](std::optional<Device> device) {
+    return [device](World& world) {
+      dist::Communicator& communicator = world.communicator();
+      const Tensor sum = communicator.allocate(10, DType::f32, Device{*gpu::kind(), 0});
+      if (device) expect(sum.device() == *device, "allocated on {}", sum.device().to_string());
+      sum.fill(world.rank() + 1);
+      communicator.all_reduce(sum, "sum").wait();
+      expect(sum.to_vector<float>()[9] == 6, "the sum is {}", sum.to_vector<float>()[9]);
+    };
+  };
+  const int before = cuda::streams_in_use(0);  // this thread's
+  {
+    const Queues enough(before + 9);
+    run_threads(3, {.transport = "ipc"}, sum_on(shared));
+  }
+  const Queues few(before + 8);
+  CHECK_THROWS_WITH_AS(run_threads(3, {.transport = "ipc"}, sum_on(shared)),
+                       doctest::Contains(fmt::format("use {} streams of GPU 0, which has {} "
+                                                     "hardware queues",
+                                                     before + 9, before + 8)
+                                             .c_str()),
+                       DeviceError);
+  run_threads(3, {}, sum_on(Device{}));  // the host's way
 }
 
 TEST_CASE("ranks that are threads of one GPU: a call that may wait for it, too late, is reported") {
