@@ -55,6 +55,9 @@ std::vector<Problem> ladder_problems();       ///< the rungs of kernels/cuda/gem
 
 std::vector<Problem> all_problems();
 
+/// Of those that a GPU has counted, at the sizes that it had (test/reference/counters_h100.txt).
+std::vector<Problem> measured_problems();
+
 /// Those whose names match one of the patterns ('gemm*'; all if there are none), in the order of
 /// the list. Throws UsageError for a pattern that matches nothing.
 std::vector<Problem> chosen(const std::vector<std::string>& patterns);

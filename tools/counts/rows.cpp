@@ -25,28 +25,32 @@ Problem problem(std::string name, Size size, const char* source, Prepare prepare
 
 // ---- reductions ---------------------------------------------------------------------------------
 
+constexpr const char* reduce = "kernels/cuda/reduce.cu";
+
+Problem sum_rows_of(Size size) {
+  return problem("sum_rows", size, reduce, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.columns});
+    return t.work([=] { sum_rows(x, out); });
+  });
+}
+
 std::vector<Problem> reductions() {
-  constexpr const char* source = "kernels/cuda/reduce.cu";
   const Size size{256, 1024};
   std::vector<Problem> all;
-  all.push_back(problem("sum", size, source, [](Tensors t, Size s) {
+  all.push_back(problem("sum", size, reduce, [](Tensors t, Size s) {
     const Tensor x = t.read({s.rows, s.columns}), out = t.written({});
     return t.work([=] { sum(x, out); });
   }));
-  for (const Size& of : {size, Size{128, 10}})
-    all.push_back(problem("sum_rows", of, source, [](Tensors t, Size s) {
-      const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.columns});
-      return t.work([=] { sum_rows(x, out); });
-    }));
-  all.push_back(problem("sum_cols", size, source, [](Tensors t, Size s) {
+  for (const Size& of : {size, Size{128, 10}}) all.push_back(sum_rows_of(of));
+  all.push_back(problem("sum_cols", size, reduce, [](Tensors t, Size s) {
     const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.rows});
     return t.work([=] { sum_cols(x, out); });
   }));
-  all.push_back(problem("argmax", size, source, [](Tensors t, Size s) {
+  all.push_back(problem("argmax", size, reduce, [](Tensors t, Size s) {
     const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.rows}, DType::i64);
     return t.work([=] { argmax(x, out); });
   }));
-  all.push_back(problem("find_nonfinite", size, source, [](Tensors t, Size s) {
+  all.push_back(problem("find_nonfinite", size, reduce, [](Tensors t, Size s) {
     const Tensor x = t.read({s.rows, s.columns}), flag = t.both({}, DType::i32);
     return t.work([=] { find_nonfinite(x, flag); });
   }));
@@ -58,32 +62,43 @@ std::vector<Problem> reductions() {
 /// Logits of a small classifier; rows of a few accesses; rows for a whole block; for several.
 const std::vector<Size> row_sizes = {{128, 10}, {64, 1024}, {4, 16384}, {2, 32768}};
 
+constexpr const char* softmax_source = "kernels/cuda/softmax.cu";
+constexpr const char* loss_source = "kernels/cuda/loss.cu";
+
+Problem softmax_of(Size size) {
+  return problem("softmax", size, softmax_source, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.rows, s.columns});
+    return t.work([=] { softmax(x, out); });
+  });
+}
+
+Problem log_softmax_backward_of(Size size) {
+  return problem("log_softmax_backward", size, softmax_source, [](Tensors t, Size s) {
+    const Tensor dy = t.read({s.rows, s.columns}), y = t.read({s.rows, s.columns});
+    const Tensor dx = t.written({s.rows, s.columns});
+    return t.work([=] { log_softmax_backward(dy, y, dx, false); });
+  });
+}
+
+Problem cross_entropy_of(Size size) {
+  return problem("cross_entropy", size, loss_source, [](Tensors t, Size s) {
+    const Tensor logits = t.read({s.rows, s.columns}), labels = t.indices(s.rows, s.columns);
+    const Tensor loss = t.written({}), saved = t.written({s.rows, s.columns});
+    return t.work([=] { cross_entropy(logits, labels, loss, saved); });
+  });
+}
+
 std::vector<Problem> softmax_problems() {
-  constexpr const char* source = "kernels/cuda/softmax.cu";
   std::vector<Problem> all;
-  for (const Size& size : row_sizes)
-    all.push_back(problem("softmax", size, source, [](Tensors t, Size s) {
-      const Tensor x = t.read({s.rows, s.columns}), out = t.written({s.rows, s.columns});
-      return t.work([=] { softmax(x, out); });
-    }));
-  for (const Size& size : row_sizes)
-    all.push_back(problem("log_softmax_backward", size, source, [](Tensors t, Size s) {
-      const Tensor dy = t.read({s.rows, s.columns}), y = t.read({s.rows, s.columns});
-      const Tensor dx = t.written({s.rows, s.columns});
-      return t.work([=] { log_softmax_backward(dy, y, dx, false); });
-    }));
+  for (const Size& size : row_sizes) all.push_back(softmax_of(size));
+  for (const Size& size : row_sizes) all.push_back(log_softmax_backward_of(size));
   return all;
 }
 
 std::vector<Problem> losses() {
-  constexpr const char* source = "kernels/cuda/loss.cu";
+  constexpr const char* source = loss_source;
   std::vector<Problem> all;
-  for (const Size& size : row_sizes)
-    all.push_back(problem("cross_entropy", size, source, [](Tensors t, Size s) {
-      const Tensor logits = t.read({s.rows, s.columns}), labels = t.indices(s.rows, s.columns);
-      const Tensor loss = t.written({}), saved = t.written({s.rows, s.columns});
-      return t.work([=] { cross_entropy(logits, labels, loss, saved); });
-    }));
+  for (const Size& size : row_sizes) all.push_back(cross_entropy_of(size));
   all.push_back(problem("cross_entropy_backward", {64, 1024}, source, [](Tensors t, Size s) {
     const Tensor dloss = t.read({}), saved = t.read({s.rows, s.columns});
     const Tensor dlogits = t.written({s.rows, s.columns});
@@ -104,10 +119,9 @@ std::vector<Problem> losses() {
 
 // ---- normalization ------------------------------------------------------------------------------
 
-std::vector<Problem> batch_norm() {
+std::vector<Problem> batch_norm_of(Size size) {
   constexpr const char* source = "kernels/cuda/batch_norm.cu";
   constexpr DType f64 = DType::f64;
-  const Size size{512, 256};
   return {problem("batch_statistics", size, source,
                   [](Tensors t, Size s) {
                     const Tensor x = t.read({s.rows, s.columns});
@@ -147,6 +161,8 @@ std::vector<Problem> batch_norm() {
           })};
 }
 
+std::vector<Problem> batch_norm() { return batch_norm_of({512, 256}); }
+
 /// These are made of other files' kernels.
 std::vector<Problem> row_norm() {
   constexpr const char* source = "kernels/cuda/row_norm.cu";
@@ -174,6 +190,18 @@ std::vector<Problem> row_problems() {
   std::vector<Problem> all;
   for (const auto part : {reductions, softmax_problems, losses, batch_norm, row_norm})
     for (Problem& problem : part()) all.push_back(std::move(problem));
+  return all;
+}
+
+std::vector<Problem> measured_problems() {
+  const Size logits{128, 10}, square{1024, 1024};
+  std::vector<Problem> all = batch_norm_of(square);
+  all.push_back(sum_rows_of(square));
+  for (const Size& size : {logits, square}) {
+    all.push_back(softmax_of(size));
+    all.push_back(log_softmax_backward_of(size));
+    all.push_back(cross_entropy_of(size));
+  }
   return all;
 }
 
