@@ -11,21 +11,22 @@
 //
 // Counted (./lockstep count --write; docs/counters.md):
 //   batch_statistics 512x256: 2 launches, DRAM 1.05 of the fewest
-//     batch_statistics_kernel: loads 16.00 (100 %), stores 8.00 (25 %), shared loads 6.63 (1.74),
-//       shared stores 7.41 (1.88)
-//     merge_parts_kernel: loads 6.00 (33 %), stores 1.00 (100 %), shared loads 1.41 (1.41),
+//     batch_statistics_kernel: loads 16.00 (100 %), stores 8.00 (100 %), shared loads 1.95 (1.78),
 //       shared stores 1.89 (1.89)
+//     merge_parts_kernel: loads 2.00 (100 %), stores 1.00 (100 %), shared loads 1.70 (1.70),
+//       shared stores 2.00 (2.00)
 //   batch_inverse_std 512x256: loads 8.00 (100 %), stores 8.00 (100 %), DRAM 1.00 of the fewest
 //   batch_normalize 512x256: loads 9.33 (67 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
 //   batch_norm_sums 512x256: 2 launches, DRAM 1.02 of the fewest
-//     batch_norm_sums_kernel: loads 13.33 (85 %), stores 8.00 (50 %), shared loads 13.51 (1.76),
-//       shared stores 14.46 (2.46)
-//     merge_parts_kernel: loads 4.00 (50 %), stores 1.00 (100 %), shared loads 3.10 (1.67),
-//       shared stores 3.43 (2.36)
+//     batch_norm_sums_kernel: loads 13.33 (85 %), stores 8.00 (100 %), shared loads 1.95 (1.78),
+//       shared stores 1.89 (1.89)
+//     merge_parts_kernel: loads 2.00 (100 %), stores 1.00 (100 %), shared loads 1.70 (1.70),
+//       shared stores 2.00 (2.00)
 //   batch_norm_dx 512x256: loads 11.11 (73 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
 
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/cuda/parts.cuh"
 #include "lockstep/kernels/formulas/batch_norm_parts.h"
 
 namespace lockstep::kernels {
@@ -138,43 +139,36 @@ __device__ void put(const GradientSums<>& part, double& a, double& b) {
   b = part.dy_xhat;
 }
 
-/// parts[0][c] := parts[0..size)[c] merged, by halves. All threads of the block call it.
-template <class Part, int size, int width>
-__device__ void merge_tree(Part (&parts)[size][width], int row, int first, int last) {
-  for (int half = size / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (row < half)
-      for (int c = first; c < last; ++c) parts[row][c].merge(parts[row + half][c]);
-  }
-}
+/// Shared memory for the parts of a block's threads.
+template <class T, class Part>
+using BlockMemory = double[Planes<Part>::numbers * pack_width<T> * threads];
 
 /// The block's part: the results, if it is the only one of its columns, or one of `parts`
 /// (chunks, C).
 template <class T, class Part>
-__device__ void finish_block(const Cut& cut, const Share<T>& share,
-                             const Part (&own)[pack_width<T>],
-                             Part (&shared)[row_threads][tile_columns<T>], Part* parts, double* a,
-                             double* b) {
-  const int row = threadIdx.x / threads_per_row;
-  const int first = threadIdx.x % threads_per_row * pack_width<T>;
-#pragma unroll
-  for (int k = 0; k < pack_width<T>; ++k) shared[row][first + k] = own[k];
-  merge_tree(shared, row, first, first + pack_width<T>);
-  if (row > 0) return;
-  for (int k = 0; k < share.valid; ++k) {
-    const std::int64_t column = share.column + k;
-    if (cut.chunks == 1)
-      put(shared[0][first + k], a[column], b[column]);
-    else
-      parts[share.chunk * cut.columns + column] = shared[0][first + k];
-  }
+__device__ void finish_block(const Cut& cut, const Share<T>& share, Part (&own)[pack_width<T>],
+                             BlockMemory<T, Part>& memory, double* parts, double* a, double* b) {
+  constexpr int width = pack_width<T>;
+  const Planes<Part> shared{memory, width * threads};
+  merge_tree<row_threads>(own, shared);
+  if (threadIdx.x < threads_per_row)
+    for (int k = 0; k < width; ++k) shared.store(k * threads + threadIdx.x, own[k]);
+  __syncthreads();
+  const int own_column = static_cast<int>(threadIdx.x);
+  const std::int64_t column = share.tile * tile_columns<T> + own_column;
+  if (own_column >= tile_columns<T> || column >= cut.columns) return;
+  const Part part = shared.load(own_column % width * threads + own_column / width);
+  if (cut.chunks == 1)
+    put(part, a[column], b[column]);
+  else
+    Planes<Part>{parts, cut.chunks * cut.columns}.store(share.chunk * cut.columns + column, part);
 }
 
 /// 16-byte loads of x (N, C), where rows are aligned.
 template <class T>
 __global__ void __launch_bounds__(threads)
-    batch_statistics_kernel(const T* x, const Cut cut, Moments<>* parts, double* mean, double* m2) {
-  __shared__ Moments<> shared[row_threads][tile_columns<T>];
+    batch_statistics_kernel(const T* x, const Cut cut, double* parts, double* mean, double* m2) {
+  __shared__ BlockMemory<T, Moments<>> memory;
   const Share<T> share(cut);
   Moments<> own[pack_width<T>] = {};
   double count = 0;
@@ -188,17 +182,16 @@ __global__ void __launch_bounds__(threads)
   });
 #pragma unroll
   for (int k = 0; k < pack_width<T>; ++k) own[k].count = count;
-  finish_block(cut, share, own, shared, parts, mean, m2);
+  finish_block(cut, share, own, memory, parts, mean, m2);
 }
 
 /// 16-byte loads of dy and x (N, C), where rows are aligned.
 template <class T>
 __global__ void __launch_bounds__(threads)
     batch_norm_sums_kernel(const T* dy, const T* x, const double* mean, const double* inverse_std,
-                           const Cut cut, GradientSums<>* parts, double* sum_dy,
-                           double* sum_dy_xhat) {
+                           const Cut cut, double* parts, double* sum_dy, double* sum_dy_xhat) {
   constexpr int width = pack_width<T>;
-  __shared__ GradientSums<> shared[row_threads][tile_columns<T>];
+  __shared__ BlockMemory<T, GradientSums<>> memory;
   const Share<T> share(cut);
   const auto center = channels<width>(mean, share.column, share.valid, 0);
   const auto scale = channels<width>(inverse_std, share.column, share.valid, 0);
@@ -212,7 +205,7 @@ __global__ void __launch_bounds__(threads)
       own[k].merge({g, g * ((static_cast<double>(values[k]) - center[k]) * scale[k])});
     }
   });
-  finish_block(cut, share, own, shared, parts, sum_dy, sum_dy_xhat);
+  finish_block(cut, share, own, memory, parts, sum_dy, sum_dy_xhat);
 }
 
 constexpr int merge_columns = 4, merge_rows = 64, merge_threads = merge_columns * merge_rows;
@@ -220,20 +213,20 @@ constexpr int merge_columns = 4, merge_rows = 64, merge_threads = merge_columns 
 /// The tree over the chunks: parts (chunks, C) -> a, b (C,). Four columns per block.
 template <class Part>
 __global__ void __launch_bounds__(merge_threads)
-    merge_parts_kernel(const Part* parts, std::int64_t chunks, std::int64_t columns, double* a,
+    merge_parts_kernel(double* parts, std::int64_t chunks, std::int64_t columns, double* a,
                        double* b) {
-  __shared__ Part shared[merge_rows][merge_columns];
+  __shared__ double memory[Planes<Part>::numbers * merge_threads];
+  const Planes<Part> all{parts, chunks * columns};
   const int row = threadIdx.x / merge_columns, c = threadIdx.x % merge_columns;
   const std::int64_t column = std::int64_t{blockIdx.x} * merge_columns + c;
-  Part own{};
+  Part own[1] = {};
   if (column < columns) {
 #pragma unroll 4
     for (std::int64_t chunk = row; chunk < chunks; chunk += merge_rows)
-      own.merge(parts[chunk * columns + column]);
+      own[0].merge(all.load(chunk * columns + column));
   }
-  shared[row][c] = own;
-  merge_tree(shared, row, c, c + 1);
-  if (row == 0 && column < columns) put(shared[0][c], a[column], b[column]);
+  merge_tree<merge_rows>(own, Planes<Part>{memory, merge_threads});
+  if (row == 0 && column < columns) put(own[0], a[column], b[column]);
 }
 
 __global__ void batch_inverse_std_kernel(const double* m2, std::int64_t columns, double count,
@@ -305,11 +298,10 @@ __global__ void __launch_bounds__(threads)
 /// then merges them.
 template <class Part, class Launch>
 void sum_rows_of(const Cut& cut, const Tensor& a, const Tensor& b, Launch sum) {
-  if (cut.chunks == 1) return sum(static_cast<Part*>(nullptr));
-  constexpr std::int64_t doubles = sizeof(Part) / sizeof(double);
-  const Tensor scratch = Tensor::empty({cut.chunks, cut.columns, doubles}, DType::f64,
-                                       a.device());  // Part (chunks, C)
-  Part* parts = reinterpret_cast<Part*>(scratch.raw());
+  if (cut.chunks == 1) return sum(static_cast<double*>(nullptr));
+  const Tensor scratch =  // Part (chunks, C)
+      Tensor::empty({Planes<Part>::numbers, cut.chunks, cut.columns}, DType::f64, a.device());
+  double* const parts = scratch.data<double>();
   sum(parts);
   launch<merge_parts_kernel<Part>>(
       {.grid = blocks_for(cut.columns, merge_columns), .block = merge_threads}, queue_of(a).stream,
@@ -328,7 +320,7 @@ void CudaBackend::batch_statistics(const Tensor& x, const Tensor& mean, const Te
   visit_floating("batch_statistics", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const Cut cut = Cut::of<T>(x, is_aligned(x.data<T>()));
-    sum_rows_of<Moments<>>(cut, mean, m2, [&](Moments<>* parts) {
+    sum_rows_of<Moments<>>(cut, mean, m2, [&](double* parts) {
       launch<batch_statistics_kernel<T>>({.grid = cut.grid(), .block = threads}, queue_of(x).stream,
                                          x.data<T>(), cut, parts, mean.data<double>(),
                                          m2.data<double>());
@@ -363,7 +355,7 @@ void CudaBackend::batch_norm_sums(const Tensor& dy, const Tensor& x, const Tenso
   visit_floating("batch_norm_sums", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const Cut cut = Cut::of<T>(x, is_aligned(x.data<T>()) && is_aligned(dy.data<T>()));
-    sum_rows_of<GradientSums<>>(cut, sum_dy, sum_dy_xhat, [&](GradientSums<>* parts) {
+    sum_rows_of<GradientSums<>>(cut, sum_dy, sum_dy_xhat, [&](double* parts) {
       launch<batch_norm_sums_kernel<T>>({.grid = cut.grid(), .block = threads}, queue_of(x).stream,
                                         dy.data<T>(), x.data<T>(), mean.data<double>(),
                                         inverse_std.data<double>(), cut, parts,

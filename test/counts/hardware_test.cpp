@@ -56,9 +56,6 @@ Cost shared(const Launch& launch, Class what) {
   return {launch.of(what).requests, launch.of(what).wavefronts};
 }
 
-/// nvcc stores two f64 of one structure apart, g++ together.
-bool joined_here(const Measured& on_gpu) { return on_gpu.kernel == "batch_norm_sums_kernel"; }
-
 /// g++ takes structures apart that nvcc reads and writes as a whole.
 bool taken_apart_here(const Measured& on_gpu) {
   return on_gpu.kernel == "sum_middle_kernel" || on_gpu.kernel == "optimizer_step_kernel";
@@ -67,10 +64,10 @@ bool taken_apart_here(const Measured& on_gpu) {
 void check_global(const Launch& here, const Measured& on_gpu) {
   const Cost load = global(here, Class::global_load), store = global(here, Class::global_store);
   CHECK(load.each() == on_gpu.load.each());
-  if (!joined_here(on_gpu)) CHECK(store.each() == on_gpu.store.each());
+  CHECK(store.each() == on_gpu.store.each());
   if (on_gpu.size != "1024x1024" && on_gpu.size != "128x10") return;
   CHECK(load.requests == on_gpu.load.requests);
-  if (!joined_here(on_gpu)) CHECK(store.requests == on_gpu.store.requests);
+  CHECK(store.requests == on_gpu.store.requests);
 }
 
 /// Wavefronts alone: a GPU also counts instructions of which no thread takes part.

@@ -50,11 +50,10 @@ of the sources at `-O1`: nvcc may join two neighbouring ones of an aligned struc
 | conflicts | `l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum`, `..._op_st.sum` |
 | DRAM | `dram__bytes_read.sum`, `dram__bytes_write.sum`, with `--cache-control all` |
 
-An H100 has counted 17 launches (`test/reference/counters_h100.txt`), and the suite compares: of
-global memory, the requests and their sectors are the same, except that nvcc stores the two `f64` of
-a structure apart in `batch_norm_sums`. Wavefronts of shared memory are within a third, because nvcc
-keeps some of them in registers, and `sum_rows` has a quarter of those stated here: nvcc moves its
-four floats as one.
+An H100 has counted 13 launches (`test/reference/counters_h100.txt`), and the suite compares: of
+global memory, the requests and their sectors are the same. Wavefronts of shared memory are within a
+third, because nvcc keeps some values in registers; but `sum_rows` has a quarter of those stated
+here, since nvcc moves its four floats as one.
 
 Sources: CUDA C++ Programming Guide, "Device Memory Accesses", and for each compute capability
 "Global Memory" and "Shared Memory"; CUDA C++ Best Practices Guide, "Coalesced Access to Global
