@@ -76,6 +76,17 @@ void Parameter::note_in_step() const {
   StepGraph::depends_on(life, [&it, now, then = now(it)] { return now(it) == then; });
   if (!StepGraph::recording()) return;  // what is recorded next may begin with other gradients
   StepGraph::depends_on(life, [&it, then = it.state] { return it.state == then; });
+  StepGraph::at_failure([life, state = it.state, unstepped = it.unstepped, tape = it.gradient_of,
+                         lanes_wait = it.lanes_wait] {
+    const auto living = life.lock();
+    if (!living) return;
+    living->state = state;
+    living->unstepped = unstepped;
+    living->gradient_of = tape;
+    living->lanes_wait = lanes_wait;
+    for (Tensor* const memory : {&living->slot, &living->lanes})
+      if (memory->storage().lost()) *memory = {};
+  });
   StepGraph::at_end([life, before = it.state, unstepped = it.unstepped] {
     const auto living = life.lock();
     if (!living) return;
@@ -85,8 +96,7 @@ void Parameter::note_in_step() const {
       });
     if (living->state == before) return;
     const bool gained = before == GradientState::nothing;
-    living->state = before;  // nothing was computed
-    fail<StateError>(
+    fail<NotRecordable>(
         "[step graph] the step begins {} a gradient of '{}' and ends {} one, which its replays "
         "would not do: {}",
         gained ? "without" : "with", living->name, gained ? "with" : "without",

@@ -21,6 +21,7 @@ Storage Storage::allocate(std::size_t bytes, Device device) {
   auto* data = static_cast<std::byte*>(gpu::allocate(bytes, stream));
   auto* const block = new (memory::allocate(header)) Block(data, bytes, device);
   block->stream = stream;
+  gpu::note_made(*block);
   return Storage(block);
 }
 
@@ -31,7 +32,13 @@ Storage Storage::adopt(void* data, std::size_t bytes, std::function<void()> rele
   return Storage(block);
 }
 
-void Storage::note_use(const Block& block) { gpu::note_use(block.data); }
+void Storage::note_use(const Block& block) {
+  check<StateError>(block.data || block.bytes == 0,
+                    "[storage] {} bytes that were made in a step whose recording failed: nothing "
+                    "was ever written there. Make the tensor before the step",
+                    block.bytes);
+  gpu::note_use(block.data);
+}
 
 void Storage::destroy(Block* block) noexcept {
   if (block->release) {

@@ -67,8 +67,11 @@ class Storage {
   bool operator==(const Storage& other) const { return block_ == other.block_; }
   /// True if this is the only reference: no other Storage can see a write.
   bool unique() const { return block().references.load(std::memory_order_acquire) == 1; }
+  /// Whether its memory was made in a step whose recording failed (core/gpu/graph.h), so that
+  /// nothing was ever there: data() throws StateError.
+  bool lost() const { return block_ && !block_->data && block_->bytes > 0; }
 
- private:
+  /// For core/ alone.
   struct Block {
     Block(std::byte* memory, std::size_t size, Device device)
         : data(memory), bytes(size), device_kind(device.kind), device_index(device.index) {}
@@ -82,6 +85,8 @@ class Storage {
     std::function<void()>* release = nullptr;  // null: not adopted
     std::optional<Stream> stream{};  // of memory on a GPU; else `data` follows this header
   };
+
+ private:
   explicit Storage(Block* block) : block_(block) {}
   static void destroy(Block* block) noexcept;
   static void note_use(const Block& block);

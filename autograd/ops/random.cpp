@@ -12,9 +12,10 @@ namespace lockstep {
 Tensor dropout(const Tensor& x, double p) {
   check_defined("dropout", {{"x", x}});
   if (p == 0) return x;
-  check<StateError>(!StepGraph::recording(),
-                    "[dropout] in a step that is being recorded: every replay would draw the same "
-                    "mask");
+  check<NotRecordable>(
+      !StepGraph::recording(),
+      "[dropout] in a step that is being recorded: every replay would draw the same "
+      "mask");
   if (is_16_bit(x.dtype())) return in_f32(dropout, x, p);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   const Tensor mask = Tensor::empty(x.shape(), DType::u8, x.device());

@@ -22,10 +22,11 @@ using ExecutableHandle = cuda::Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 std::size_t count_kernels(cudaGraph_t graph, Device device) {
   std::size_t count = 0, kernels = 0;
   call("step graph", "cudaGraphGetNodes", cudaGraphGetNodes(graph, nullptr, &count));
-  check<StateError>(count > 0,
-                    "[step graph] the step does nothing on {}, so a recording would be empty: are "
-                    "the model and its batch there?",
-                    device.to_string());
+  check<NotRecordable>(
+      count > 0,
+      "[step graph] the step does nothing on {}, so a recording would be empty: are "
+      "the model and its batch there?",
+      device.to_string());
   std::vector<cudaGraphNode_t> nodes(count);
   call("step graph", "cudaGraphGetNodes", cudaGraphGetNodes(graph, nodes.data(), &count));
   for (cudaGraphNode_t node : nodes) {
@@ -53,6 +54,8 @@ struct StepGraph::State {
   bool holds() const;
   void run();
   void record();
+  GraphHandle capture(cuda::Recording& now) const;
+  void instantiate(const GraphHandle& graph);
   void launch();
 };
 
@@ -91,7 +94,7 @@ std::map<std::size_t, std::uint64_t> look_around() {
 
 // As `total = total + loss` does with the old total.
 void check_ends_nothing_used(const cuda::Recording& recording) {
-  check<StateError>(
+  check<NotRecordable>(
       !recording.ends_used,
       "[step graph] the step puts something else in the place of a tensor from before "
       "it, after it has used that: each replay would use the old one again. Write "
@@ -102,9 +105,14 @@ void check_ends_nothing_used(const cuda::Recording& recording) {
 
 cuda::Recording* cuda::current_recording() { return now_recorded; }
 
+// Not what is made in a Pause: it is no part of the graph.
+cuda::Recording* cuda::current_maker() {
+  return now_noted && now_noted->capture != 0 ? now_recorded : now_noted;
+}
+
 // Asks all conditions: each may have to do something before the step goes on.
 bool StepGraph::State::holds() const {
-  bool all = recording->surroundings == look_around();
+  bool all = recording->holds() && recording->surroundings == look_around();
   for (const auto& unchanged : recording->conditions) all = unchanged() && all;
   return all;
 }
@@ -127,40 +135,55 @@ void StepGraph::State::run() {
 
 void StepGraph::State::record() {
   executable = {};
-  recording = std::make_unique<cuda::Recording>(stream);
-  recording->surroundings = look_around();
+  const std::unique_ptr<cuda::Recording> before = std::exchange(recording, nullptr);
+  auto now = std::make_unique<cuda::Recording>(stream, before.get());
+  try {
+    instantiate(capture(*now));
+    launch();
+  } catch (...) {
+    executable = {};
+    now->fails();
+    throw;
+  }
+  now->ends();
+  recording = std::move(now);
+  ++recordings;
+}
+
+GraphHandle StepGraph::State::capture(cuda::Recording& now) const {
+  now.surroundings = look_around();
   const cudaStream_t native = stream->stream.get();
   cudaGraph_t graph{};
   call("step graph", "cudaStreamBeginCapture",
        cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
-  recording->begins();
-  recording->checks.emplace_back([&its = *recording] { check_ends_nothing_used(its); });
-  now_recorded = now_noted = recording.get();
+  now.begins();
+  now.checks.emplace_back([&now] { check_ends_nothing_used(now); });
+  now.checks.emplace_back([&now] { now.check_survivors(); });
+  now_recorded = now_noted = &now;
   noting_ = true;
   std::exception_ptr error = error_of(step);
-  for (const auto& check : recording->checks)
+  for (const auto& check : now.checks)
     if (const std::exception_ptr another = error_of(check); !error) error = another;
   now_recorded = now_noted = nullptr;
   noting_ = false;
   if (error) {
     if (cudaStreamEndCapture(native, &graph) == cudaSuccess && graph) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();
-    recording.reset();
     std::rethrow_exception(error);
   }
-  std::unique_ptr<cuda::Recording> complete = std::exchange(recording, nullptr);
   call("step graph", "cudaStreamEndCapture", cudaStreamEndCapture(native, &graph));
-  const GraphHandle recorded(graph);
-  kernels = count_kernels(graph, device);
+  return GraphHandle(graph);
+}
+
+void StepGraph::State::instantiate(const GraphHandle& graph) {
+  kernels = count_kernels(graph.get(), device);
   cudaGraphExec_t made{};
   call("step graph", "cudaGraphInstantiateWithFlags",
        cudaGraphInstantiateWithFlags(
-           &made, graph,
+           &made, graph.get(),
            cudaGraphInstantiateFlagAutoFreeOnLaunch |
                cudaGraphInstantiateFlagUseNodePriority));  // those of the streams recorded
   executable = ExecutableHandle(made);
-  recording = std::move(complete);
-  ++recordings;
 }
 
 void StepGraph::State::launch() {
@@ -192,7 +215,8 @@ StepGraph::State& StepGraph::state() const {
 bool StepGraph::operator()() {
   State& state = this->state();
   if (state.device.kind == Device::Kind::cpu) return state.step(), false;
-  check<StateError>(!now_recorded, "[step graph] a step that is being recorded runs another one");
+  check<NotRecordable>(!now_recorded,
+                       "[step graph] a step that is being recorded runs another one");
   const Stream stream = Stream::current(state.device);
   // As it is, where state may have to be made: the first time, and after a change; and where each
   // result is watched.
@@ -207,7 +231,6 @@ bool StepGraph::operator()() {
   if (!state.executable) {
     stream.synchronize();
     state.record();
-    state.launch();
     return true;
   }
   state.launch();
@@ -239,6 +262,10 @@ void StepGraph::at_replay(std::function<void()> change) {
 
 void StepGraph::at_end(std::function<void()> check) {
   if (now_recorded) now_recorded->checks.push_back(std::move(check));
+}
+
+void StepGraph::at_failure(std::function<void()> undo) {
+  if (now_recorded) now_recorded->undos.push_back(std::move(undo));
 }
 
 // A thread that captures may not ask for events, nor wait: its capture would be void. In the mode

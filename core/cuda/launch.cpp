@@ -98,11 +98,12 @@ bool wait_as_asked(const std::function<bool()>& done) {
 }
 
 void wait(std::string_view operation, const Stream::State& stream) {
-  check<StateError>(!current_recording(),
-                    "[{}] in a step that is being recorded nothing can be read on the host (item, "
-                    "to_vector, a copy to the cpu, GradScaler::step, SyncBatchNorm): return the "
-                    "tensor, and read it after the step",
-                    operation);
+  check<NotRecordable>(
+      !current_recording(),
+      "[{}] in a step that is being recorded nothing can be read on the host (item, "
+      "to_vector, a copy to the cpu, GradScaler::step, SyncBatchNorm): return the "
+      "tensor, and read it after the step",
+      operation);
   const cudaStream_t native = stream.stream.get();
   wait_as_asked([native] { return cudaStreamQuery(native) != cudaErrorNotReady; });
   call(operation, "cudaStreamSynchronize", cudaStreamSynchronize(native));

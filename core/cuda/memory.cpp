@@ -53,12 +53,12 @@ void copy_staged(void* to, const void* from, std::size_t bytes, cudaStream_t str
 void* allocate(std::size_t bytes, const Stream& stream) {
   if (bytes == 0) return nullptr;  // as a node of a graph it would be refused
   const Stream::State& state = stream.state();
+  cuda::check_captured(state);
   call("allocate", "cudaSetDevice", cudaSetDevice(state.device.index));
   void* data = nullptr;
   const cudaError_t error = cudaMallocAsync(&data, bytes, state.stream.get());
   if (error != cudaSuccess)
     cuda::failed("allocate", fmt::format("{} bytes on {}", bytes, state.device.to_string()), error);
-  if (cuda::Recording* recording = cuda::current_recording()) cuda::note_made(*recording, data);
   return data;
 }
 
@@ -73,9 +73,10 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
   if (bytes == 0) return;
   if (!on_cpu(to_device) && !on_cpu(from_device) && to_device != from_device)
     return copy_between_devices(to, to_device, from, from_device, bytes);
-  check<StateError>(!on_cpu(from_device) || !StepGraph::recording(),
-                    "[copy] from the cpu in a step that is being recorded: every replay would read "
-                    "that memory again");
+  check<NotRecordable>(
+      !on_cpu(from_device) || !StepGraph::recording(),
+      "[copy] from the cpu in a step that is being recorded: every replay would read "
+      "that memory again");
   const Device device = on_cpu(to_device) ? from_device : to_device;
   const bool pageable = on_cpu(from_device) && !cuda::is_pinned(from);
   const bool staged = pageable && !cuda::ranks_are_threads && bytes <= most_staged;

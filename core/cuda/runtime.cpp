@@ -4,6 +4,7 @@
 
 #include "lockstep/core/cuda/state.h"
 #include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/gpu/graph.h"
 
 namespace lockstep {
 
@@ -193,12 +194,8 @@ void check_device(std::string_view operation, Device device) {
 
 Queue queue_of(Device device) {
   const Stream::State& state = *current_stream(device);
-  if (const Recording* const recording = current_recording();
-      recording && recording->stream->device != device) [[unlikely]]
-    fail<StateError>(
-        "[step graph] a step that is recorded on {} computes on {}, too: a recording "
-        "belongs to one GPU",
-        recording->stream->device.to_string(), device.to_string());
+  if (StepGraph::noting()) [[unlikely]]
+    check_captured(state);
   make_current(device);
   return {state.stream.get(), state.faults.get(), state.use};
 }

@@ -66,8 +66,9 @@ void StepGraph::depends_on(std::function<bool()>) {}  // NOLINT: the others keep
 bool StepGraph::recording() { return false; }
 bool StepGraph::first_time(const void*) { return false; }
 void StepGraph::depends_on_surroundings(std::uint64_t (*)()) {}
-void StepGraph::at_replay(std::function<void()>) {}  // NOLINT: the others keep it
-void StepGraph::at_end(std::function<void()>) {}     // NOLINT: the others keep it
+void StepGraph::at_replay(std::function<void()>) {}   // NOLINT: the others keep it
+void StepGraph::at_end(std::function<void()>) {}      // NOLINT: the others keep it
+void StepGraph::at_failure(std::function<void()>) {}  // NOLINT: the others keep it
 StepGraph::Pause::Pause() : recording_(nullptr) { (void)mode_; }
 StepGraph::Pause::~Pause() = default;
 
@@ -94,6 +95,7 @@ StreamSlice::~StreamSlice() { (void)noted_; }
 
 void* allocate(std::size_t, const Stream&) { absent("allocate", {Device::Kind::cuda, 0}); }
 void release(void*, const Stream&) noexcept {}
+void note_made(Storage::Block&) {}
 void note_use(const void*) {}
 void copy(void*, Device to_device, const void*, Device from_device, std::size_t) {
   absent("copy", to_device.kind == Device::Kind::cpu ? from_device : to_device);

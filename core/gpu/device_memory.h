@@ -6,12 +6,16 @@
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/gpu/stream.h"
+#include "lockstep/core/storage.h"
 
 namespace lockstep::gpu {
 
 /// In the stream's order, from the device's pool. Throws DeviceError when there is no memory left.
 void* allocate(std::size_t bytes, const Stream& stream);
 void release(void* data, const Stream& stream) noexcept;
+/// Storage::allocate has made it: a step that runs, or is recorded, notes which of its tensors
+/// outlive it.
+void note_made(Storage::Block& block);
 /// An operation is about to use memory of allocate(): a step that is being recorded keeps it.
 void note_use(const void* data);
 

@@ -20,7 +20,10 @@
 /// on this one. All are a StateError; the next call runs the function as it is again. A tensor that
 /// lives longer than the step is made before it, and copied into: to put another in its place after
 /// a use (`total = total + loss`) is a StateError, too, unless something else still holds the old
-/// one.
+/// one. So is a step that keeps what it makes (push_back). But a result that each call makes in the
+/// place of the last one's (`last = loss.detach()`) is written by replays; once something else
+/// holds it, too, or it has ended, a call runs the function as it is. (That the program moves it
+/// elsewhere, nobody sees: keep clones.)
 ///
 /// A step with dropout cannot be recorded yet (StateError): what it draws would be part of the
 /// recording.
@@ -34,13 +37,18 @@
 /// model may be replaced. So does an Autocast around the call; and while a HashTrace looks at each
 /// result, calls run the function as it is. A step
 /// with a value that changes at each call, such as the learning rate of a warm-up, is never
-/// replayed. What your own function reads besides, such as a number, stays as it was recorded; also
-/// a tensor, whose memory lives as long as the recording (but that of Communicator::allocate does
-/// not).
+/// replayed. What your own function reads besides, such as a number, stays as it was recorded. A
+/// tensor that it reads has changed when nothing but recordings holds the memory any more; until
+/// then they keep it (but not that of Communicator::allocate).
 ///
 /// What the step leaves on the host, a replay does not, unless StepGraph::at_replay says so. So a
 /// step that leaves a gradient which it did not begin with, or the reverse, is refused
 /// (StateError): it ends with zero_grad(), or begins with it.
+///
+/// All work is on the step's stream, or on one that waits for it (Stream::wait), and for which it
+/// waits; else StateError. When a recording fails, gradients, optimizers and
+/// DistributedDataParallel are as before on the host. What the step had made anew by then is lost:
+/// to read it is a StateError.
 ///
 /// What the function refers to must be there in every call.
 ///
@@ -53,9 +61,16 @@
 #include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/system/lifetime.h"
 
 namespace lockstep {
+
+/// What a step may not do while it is recorded. In DistributedDataParallel's backward it does not
+/// break the world, unlike other exceptions: the steps of all ranks are refused alike.
+struct NotRecordable : StateError {
+  using StateError::StateError;
+};
 
 class StepGraph {
  public:
@@ -98,6 +113,9 @@ class StepGraph {
   /// Called while a step is recorded: `check` is called when its function has ended, also by an
   /// exception, and may throw. All are called; the first exception is thrown.
   static void at_end(std::function<void()> check);
+  /// Called while a step is recorded: if the recording fails, `undo` undoes what the step has done
+  /// to the host by then. The last one is called first. It must not throw.
+  static void at_failure(std::function<void()> undo);
   /// Whether the calling thread is recording a step.
   static bool recording();
   class Pause;

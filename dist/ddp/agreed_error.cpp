@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 
 namespace lockstep::dist {
@@ -22,6 +23,8 @@ std::optional<std::string> news_for_others() {
   try {
     throw;
   } catch (const AgreedError&) {
+    return {};
+  } catch (const NotRecordable&) {
     return {};
   } catch (...) {
     const std::string text = current_message();

@@ -33,7 +33,7 @@
 ///
 /// Errors. If an exception leaves backward, the reducer breaks the communicator: else the other
 /// ranks would wait for buckets that never come. An error that all ranks read from the metadata
-/// does not break it.
+/// does not break it, nor does the refusal of a recorded step (NotRecordable).
 ///
 /// Thread-safety: as Communicator.
 

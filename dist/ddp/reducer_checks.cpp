@@ -1,5 +1,6 @@
 // Second reading: what a reducer refuses, and how it ends after an error.
 
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
@@ -16,7 +17,7 @@ namespace {
 void check_recordable(const Contribution& contribution, bool accumulates, std::string_view refusal,
                       const GradientBuckets& buckets) {
   const auto refuse = [](bool bad, std::string_view why) {
-    check<StateError>(!bad, "[backward] in a step that is being recorded {}", why);
+    check<NotRecordable>(!bad, "[backward] in a step that is being recorded {}", why);
   };
   refuse(!refusal.empty(), refusal);
   refuse(accumulates, "gradients cannot be accumulated over several backwards");
@@ -24,14 +25,16 @@ void check_recordable(const Contribution& contribution, bool accumulates, std::s
          "the total weight must be known when backward begins: give Weight a total, or no Weight");
   for (const Parameter& parameter : buckets.parameters()) {
     if (!parameter.requires_grad()) continue;  // on no rank: the step before has said so
-    check<StateError>(parameter.uses_left() > 0,
-                      "[backward] in a step that is being recorded every parameter must be used, "
-                      "'{}' is not",
-                      parameter.name());
-    check<StateError>(parameter.gradient_state() == GradientState::nothing,
-                      "[backward] in a step that is being recorded gradients begin at nothing, and "
-                      "that of '{}' does not: zero_grad() first",
-                      parameter.name());
+    check<NotRecordable>(
+        parameter.uses_left() > 0,
+        "[backward] in a step that is being recorded every parameter must be used, "
+        "'{}' is not",
+        parameter.name());
+    check<NotRecordable>(
+        parameter.gradient_state() == GradientState::nothing,
+        "[backward] in a step that is being recorded gradients begin at nothing, and "
+        "that of '{}' does not: zero_grad() first",
+        parameter.name());
   }
 }
 
@@ -109,6 +112,13 @@ void Reducer::step_begins(const Parameter& parameter, bool local) {
 
 // Two optimizers may step in another order on another rank: a sum of their digests.
 void Reducer::stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) {
+  if (StepGraph::recording())
+    StepGraph::at_failure([this, life = std::weak_ptr(paused_), drifted = drifted_,
+                           digest = exchange_.mine.steps_digest] {
+      if (life.expired()) return;
+      drifted_ = drifted;
+      exchange_.mine.steps_digest = digest;
+    });
   replicas_.note(stepper);
   if (const auto& survival = communicator_.membership().survival) survival->marked = false;
   drifted_ = drifted_ || (local && ranks() > 1);

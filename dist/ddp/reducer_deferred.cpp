@@ -43,6 +43,9 @@ void Reducer::commit_unread() {
     StepGraph::at_replay([this, life = std::weak_ptr(paused_)] {
       if (!life.expired()) synchronizations_ = next_synchronization();
     });
+    StepGraph::at_failure([this, life = std::weak_ptr(paused_), before = synchronizations_] {
+      if (!life.expired()) synchronizations_ = before;
+    });
   }
   for (Bucket& bucket : buckets_.all()) transfer_->receive(bucket);
   for (const Parameter& parameter : parameters())

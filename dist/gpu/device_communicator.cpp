@@ -112,6 +112,11 @@ DeviceCommunicator::Call& DeviceCommunicator::next_call() {
 
 void DeviceCommunicator::launch(Call& call, const CollectiveCall& arguments) {
   const bool recorded = StepGraph::recording();
+  if (StepGraph::first_time(this))
+    StepGraph::depends_on(wait_, [this] {
+      wait_before_replay();
+      return true;
+    });
   if (!call.ready || recorded || call.recorded) {
     call.ready.emplace(device_);
     call.done.emplace(device_);
@@ -134,6 +139,14 @@ void DeviceCommunicator::launch(Call& call, const CollectiveCall& arguments) {
     call.arguments = {};
     replays_ = compute;
   }
+}
+
+// A recording launches its calls on the stream that replays it, and knows nothing of those that are
+// under way on this communicator's: both would use the same flags.
+void DeviceCommunicator::wait_before_replay() {
+  if (next_ == 0) return;
+  const Call& last = call(next_ - 1);
+  if (!last.recorded && last.done) Stream::current(device_).wait(*last.done);
 }
 
 // Bytes that arrive from other ranks; see Communicator::bytes_moved.

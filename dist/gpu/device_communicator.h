@@ -16,7 +16,8 @@
 /// Work::wait makes the calling thread's current stream wait, not the host, and has no timeout.
 /// Work::finish makes the host wait, with the timeout; so does what reads a result behind a call
 /// (core/gpu/host_wait.h). A call may be part of a recorded step
-/// (core/gpu/graph.h): its header is compared when it is recorded, not at each replay.
+/// (core/gpu/graph.h): its header is compared when it is recorded, not at each replay. Replays run
+/// on the step's stream, after the calls that were under way before.
 ///
 /// The engine is made when the first tensor on a GPU arrives. The communicator then belongs to that
 /// GPU: DeviceError for tensors on another one.
@@ -80,6 +81,7 @@ class DeviceCommunicator final : public Communicator {
   /// The place of the next call in the queue. Waits for the oldest call while the queue is full.
   Call& next_call();
   void launch(Call& call, const CollectiveCall& arguments);
+  void wait_before_replay();
   bool ended(Call& call);
   void release_ended();
   /// Makes the host wait until the GPU has `done` it; `what` is in the messages of errors.

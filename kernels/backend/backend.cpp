@@ -10,9 +10,9 @@ Backend& backend_of(Device device) {
   Progress::note();
   if (trace::here.recorder) trace::here.recorder->kernel_begins();
   if (device.kind != Device::Kind::cpu) return gpu_backend();
-  check<StateError>(!StepGraph::noting() || !StepGraph::recording(),
-                    "[step graph] a step that is recorded computes on the cpu, which no replay "
-                    "does: move its tensors to the GPU, or compute outside of the step");
+  check<NotRecordable>(!StepGraph::noting() || !StepGraph::recording(),
+                       "[step graph] a step that is recorded computes on the cpu, which no replay "
+                       "does: move its tensors to the GPU, or compute outside of the step");
   return cpu_backend();
 }
 

@@ -117,6 +117,10 @@ void Optimizer::take_step(bool own) {
   if (sharding_) (void)sharding_->communicator("step");
   local_ = own;
   const bool managed = std::ranges::any_of(all_, &Parameter::managed);
+  if (StepGraph::recording())
+    StepGraph::at_failure([this, life = life(), before = synchronizations_] {
+      if (!life.expired()) synchronizations_ = before;
+    });
   ask_reducers(own);
   check_unmanaged(managed);
   synchronizations_ = synchronizations();

@@ -178,6 +178,31 @@ TEST_CASE("GPU DDP: accumulation in a recorded step is refused as such") {
                        StateError);
 }
 
+TEST_CASE("GPU DDP: a collective of the program's that is under way when a replay begins") {
+  run_threads(2, {.transport = "ipc", .timeout = dist::Seconds(10)}, [](World& world) {
+    const Device device{*gpu::kind(), 0};
+    const Parameter w(Tensor::full({4}, 2, DType::f32, device), "w");
+    optim::SGD optimizer({w}, {.lr = 0.1});
+    const dist::DistributedDataParallel ddp({w}, {}, world);
+    StepGraph graph(
+        [&] {
+          Tape tape;
+          tape.backward(sum(mul(w, w)), Weight{1, 2});
+          optimizer.step();
+          optimizer.zero_grad();
+        },
+        device);
+    for (int i = 0; i < 40; ++i) {
+      const Tensor metric = Tensor::full({3}, world.rank() + i, DType::f32, device);
+      dist::Work work = world.communicator().all_reduce(metric, "metric");
+      check<Error>(graph() == (i > 0), "call {}", i);
+      work.wait();
+      const float sum = metric.to_vector<float>()[0];
+      check<Error>(sum == static_cast<float>(2 * i + 1), "{} in call {}", sum, i);
+    }
+  });
+}
+
 TEST_CASE("GPU DDP: a rank that ends before the others' last replay") {
   const auto train = [](World& world) {
     const Device device{*gpu::kind(), 0};

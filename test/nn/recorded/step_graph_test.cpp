@@ -189,17 +189,22 @@ TEST_CASE("step graph: a recording belongs to its stream") {
   CHECK(graph.recordings() == 2);
 }
 
-TEST_CASE("step graph: memory that ends after the recording stays while replays use it") {
+TEST_CASE("step graph: memory that ends while a replay uses it, and another in its place") {
   if (test::on_cpu()) return;
-  Tensor last = Tensor::full({3}, 1, DType::f32, test_device());
-  const Tensor seen = Tensor::zeros({3}, DType::f32, test_device());
+  const auto filled = [](double value) {
+    return Tensor::full({3}, value, DType::f32, test_device());
+  };
+  Tensor last = filled(-1);
+  const Tensor seen = filled(0);
   StepGraph graph([&] { seen.copy_from(last); }, test_device());
-  graph();
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 9; ++i) {
     seen.fill(0);
-    graph();
-    last = Tensor();
-    CHECK(seen.to_vector<float>() == std::vector<float>{1, 1, 1});
+    CHECK(graph() == (i % 4 != 0));
+    const auto value = static_cast<float>(i / 4 * 4 - 1);
+    if (i % 4 == 3) last = filled(i);  // the replay may not have begun
+    CHECK(seen.to_vector<float>() == std::vector<float>(3, value));
   }
-  CHECK(graph.recordings() == 1);
+  CHECK(graph.recordings() == 2);
+  last = Tensor();
+  CHECK_THROWS_AS(graph(), StateError);  // as the function does
 }
