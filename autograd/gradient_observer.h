@@ -70,6 +70,9 @@ class GradientObserver {
   virtual void backward_ends() {}
   /// Backward was left by an exception, perhaps before it began. Give up what was started.
   virtual void backward_failed() noexcept {}
+  /// Whether replays of a recorded step (core/gpu/graph.h), which do not call this observer, do all
+  /// the same what it does. A step that calls another one cannot be recorded: StateError.
+  virtual bool replayable() const { return false; }
   /// This observer as a reducer, or null.
   virtual GradientReducer* as_reducer() { return nullptr; }
 };

@@ -76,6 +76,13 @@ void Parameter::note_in_step() const {
   StepGraph::depends_on(life, [&it, now, then = now(it)] { return now(it) == then; });
   if (!StepGraph::recording()) return;  // what is recorded next may begin with other gradients
   StepGraph::depends_on(life, [&it, then = it.state] { return it.state == then; });
+  StepGraph::at_end([life, version = it.value.storage().version()] {
+    const auto living = life.lock();
+    if (!living || living->value.storage().version() == version) return;
+    StepGraph::at_replay([life] {  // so that tapes from before a replay know
+      if (const auto still = life.lock()) still->value.storage().changed();
+    });
+  });
   StepGraph::at_end([life, before = it.state, unstepped = it.unstepped] {
     const auto living = life.lock();
     if (!living) return;

@@ -38,9 +38,12 @@
 /// a tensor, whose memory lives as long as the recording (but that of Communicator::allocate does
 /// not).
 ///
-/// What the step leaves on the host, a replay does not, unless StepGraph::at_replay says so. So a
-/// step that leaves a gradient which it did not begin with, or the reverse, is refused
-/// (StateError): it ends with zero_grad(), or begins with it.
+/// What the step leaves on the host, a replay does not, unless StepGraph::at_replay says so, as
+/// Schedule::step does. So a step that leaves a gradient which it did not begin with, or the
+/// reverse, is refused (StateError): it ends with zero_grad(), or begins with it. So is what else
+/// the library would do on the host: to set an option of an optimizer, to add to a LossLog or
+/// Metrics, to draw from a Generator, to read or write a tensor on the cpu, a collective of such
+/// tensors, to call a GradientObserver that is not replayable().
 ///
 /// What the function refers to must be there in every call.
 ///
@@ -50,12 +53,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/system/lifetime.h"
 
 namespace lockstep {
+
+/// What a step may not do while it is recorded. In DistributedDataParallel's backward it does not
+/// break the world, unlike other exceptions: the steps of all ranks are refused alike.
+struct NotRecordable : StateError {
+  using StateError::StateError;
+};
 
 class StepGraph {
  public:
@@ -100,6 +111,15 @@ class StepGraph {
   static void at_end(std::function<void()> check);
   /// Whether the calling thread is recording a step.
   static bool recording();
+  /// Called by what changes or reads something on the host that the next step finds otherwise:
+  /// throws StateError while a step is recorded. Elsewhere it is a load.
+  static void refuse_in_recording(std::string_view call) {
+    if (noting_) [[unlikely]]
+      check<NotRecordable>(!recording(),
+                           "[{}] in a step that is recorded is done by the host, once, and by no "
+                           "replay: do it before or after the step",
+                           call);
+  }
   class Pause;
 
  private:

@@ -83,6 +83,7 @@ bool GradScaler::step(Optimizer& optimizer) {
 }
 
 void GradScaler::update() {
+  StepGraph::refuse_in_recording("GradScaler::update");
   check<StateError>(!unscaled_.empty(),
                     "[update] no optimizer was stepped since the last update()");
   bool finite = true;

@@ -141,6 +141,7 @@ void Grouped<Rule>::add_param_group(std::vector<Parameter> parameters, Given giv
 
 template <class Rule>
 std::vector<GroupView> Grouped<Rule>::group_views() {
+  StepGraph::refuse_in_recording("group_views");
   std::vector<GroupView> views;
   for (auto& [parameters, options] : groups_)
     views.push_back({parameters, options.lr, options.weight_decay});

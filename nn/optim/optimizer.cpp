@@ -15,7 +15,8 @@ namespace {
 /// Notes that a gradient has got something on which no optimizer has stepped yet.
 class Arrivals final : public GradientObserver {
   void gradient_ready(const Parameter& parameter) override { parameter.set_unstepped(true); }
-} arrivals;  // it has no state: the same for all optimizers
+  bool replayable() const override { return true; }  // Parameter notes what it has changed
+} arrivals;                                          // it has no state: the same for all optimizers
 
 /// For the other backwards of its window.
 bool waits(const Parameter& parameter) {
@@ -91,6 +92,7 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
 }
 
 double Optimizer::lr() const {
+  const StepGraph::Pause pause;  // what group_views() gives is not written here
   const auto views = const_cast<Optimizer*>(this)->group_views();  // only read
   check<StateError>(!views.empty(), "[lr] this optimizer has no groups");
   for (std::size_t k = 1; k < views.size(); ++k)
@@ -98,10 +100,13 @@ double Optimizer::lr() const {
                       "[lr] groups 0 and {} have different learning rates, {} and {}: read them "
                       "from group_views()",
                       k, views[0].lr, views[k].lr);
+  if (StepGraph::noting())
+    StepGraph::depends_on(life(), [this, then = views[0].lr] { return lr() == then; });
   return views[0].lr;
 }
 
 void Optimizer::set_lr(double lr) {
+  StepGraph::refuse_in_recording("set_lr");
   check_range("set_lr", "lr", lr, not_negative);
   const auto views = group_views();
   check<StateError>(!views.empty(), "[set_lr] this optimizer has no groups");
