@@ -71,11 +71,12 @@ void Parameter::note_in_step() const {
   if (!StepGraph::first_time(&it)) return;
   const std::weak_ptr<detail::ParameterState> life = state_;
   const auto now = [](const detail::ParameterState& p) {
-    return std::tuple(p.requires_grad, p.averaged, p.value.raw());
+    return std::tuple(p.requires_grad, p.averaged, p.value.raw(), p.reducer, p.observers.size());
   };
   StepGraph::depends_on(life, [&it, now, then = now(it)] { return now(it) == then; });
   if (!StepGraph::recording()) return;  // what is recorded next may begin with other gradients
   StepGraph::depends_on(life, [&it, then = it.state] { return it.state == then; });
+  StepGraph::depends_on(life, [&it, then = it.slot.raw()] { return it.slot.raw() == then; });
   StepGraph::at_end([life, version = it.value.storage().version()] {
     const auto living = life.lock();
     if (!living || living->value.storage().version() == version) return;

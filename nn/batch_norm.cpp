@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/autograd/checkpoint.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/tree_reduce.h"
@@ -179,6 +180,9 @@ Tensor BatchNorm::forward(const Tensor& x) {
 }
 
 Tensor BatchNorm::normalize(const Tensor& rows, const Shape& shape) {
+  if (StepGraph::noting())
+    StepGraph::depends_on(life(),
+                          [this, then = std::weak_ptr(peers_)] { return peers_ == then.lock(); });
   if (!training() && running_mean.defined())
     return batch_norm(rows, weight, bias, {.mean = as_f64(running_mean), .m2 = as_f64(running_var)},
                       options_.eps);

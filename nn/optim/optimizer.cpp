@@ -130,12 +130,25 @@ void Optimizer::take_step(bool own) {
       if (!life.expired()) synchronizations_ = synchronizations();
     });
   update_and_fingerprint();
+  if (StepGraph::noting())
+    StepGraph::depends_on(life(), [this, options = options_digest(), then = places()] {
+      return options_digest() == options && places() == then;
+    });
   if (sharding_) sharding_->gather();
   gradients_are_used();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
   if (!trace::here.watcher) return;
   show(trace::Place::parameter);
   trace::here.watcher->step_ends();
+}
+
+std::vector<const void*> Optimizer::places() const {
+  std::vector<const void*> all;
+  for (const Parameter& parameter : all_) {
+    all.push_back(parameter.value().raw());
+    for (const StateTensor& state : state_of(parameter)) all.push_back(state.value.raw());
+  }
+  return all;
 }
 
 // From the last layer to the first, as backward goes: what differs first is shown first.

@@ -146,6 +146,9 @@ class Optimizer : public Stepper {
   static bool takes_part(const Parameter& parameter);
   /// A digest of the options, the same for the same options: ranks compare them.
   virtual std::uint64_t options_digest() const = 0;
+  /// Where the values lie, and what is kept of them: a recorded step holds while they lie there,
+  /// and the options are the same. Here it is as state_of() says.
+  virtual std::vector<const void*> places() const;
   /// Where update() may add the fingerprint of what it leaves in `parameter` and its state, in the
   /// same pass. If update() does not ask, the values are read once more after it.
   kernels::Fingerprint fingerprint(const Parameter& parameter);
@@ -234,7 +237,7 @@ class Grouped : public Optimizer {
   void check_members() const;
   void check_options() const override;
   void update() override;
-  std::vector<const void*> places();
+  std::vector<const void*> places() const override;
   std::uint64_t options_digest() const override;
   void release_values() override;
   void take_values() override;

@@ -84,6 +84,12 @@ void Schedule::note_in_step() {
   });
 }
 
+std::int64_t Schedule::steps() const {
+  if (StepGraph::noting())
+    StepGraph::depends_on(lifetime_.ref(), [this, then = step_] { return step_ == then; });
+  return step_;
+}
+
 bool Schedule::rates_stay() const {
   if (life_.expired()) return false;
   const double factor = factor_(step_ + 1);

@@ -61,7 +61,7 @@ class Schedule {
   /// After each step of the optimizer; under DDP on all ranks. In a recorded step
   /// (core/gpu/graph.h) each replay does it again.
   void step();
-  std::int64_t steps() const { return step_; }
+  std::int64_t steps() const;
 
   nn::StateDict state_dict() const;  ///< "step": i64, and "base_lrs": f64 (groups,)
   /// Sets the learning rates, too. Throws as load_tensors, and UsageError for a rate that is
