@@ -297,5 +297,24 @@ TEST_CASE("GPU DDP: a BatchNorm that is synchronized between two replays") {
   two_ranks(train);
 }
 
+TEST_CASE("GPU DDP: recordable() knows of synchronized layers") {
+  if (on_cpu()) return;
+  two_ranks([](World& world) {
+    nn::Sequential model{nn::Linear(3, 3)};
+    model.to(test_device());
+    const dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world,
+                                            {.buffers = dist::BufferMode::off});
+    CHECK(ddp.recordable());
+    {
+      nn::BatchNorm norm = nn::SyncBatchNorm(3, world);
+      CHECK_FALSE(ddp.recordable());
+      const auto another = nn::clone(norm);
+      norm = nn::BatchNorm(3);
+      CHECK_FALSE(ddp.recordable());
+    }
+    CHECK(ddp.recordable());
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::test::getters
