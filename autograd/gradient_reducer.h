@@ -35,6 +35,7 @@ class Stepper {
 class GradientReducer : public GradientObserver {
  public:
   GradientReducer* as_reducer() final { return this; }
+  bool replayable() const override { return true; }  // the collectives are recorded
 
   virtual int ranks() const = 0;  ///< how many ranks' gradients are summed
   /// Its place among the reducers of one backward: the same on all ranks.

@@ -71,7 +71,7 @@ void Parameter::note_in_step() const {
   if (!StepGraph::first_time(&it)) return;
   const std::weak_ptr<detail::ParameterState> life = state_;
   const auto now = [](const detail::ParameterState& p) {
-    return std::tuple(p.requires_grad, p.averaged, p.value.raw());
+    return std::tuple(p.requires_grad, p.averaged, p.value.raw(), p.reducer, p.observers.size());
   };
   StepGraph::depends_on(life, [&it, now, then = now(it)] { return now(it) == then; });
   if (!StepGraph::recording()) return;  // what is recorded next may begin with other gradients
@@ -86,6 +86,14 @@ void Parameter::note_in_step() const {
     living->lanes_wait = lanes_wait;
     for (Tensor* const memory : {&living->slot, &living->lanes})
       if (memory->storage().lost()) *memory = {};
+  });
+  StepGraph::depends_on(life, [&it, then = it.slot.raw()] { return it.slot.raw() == then; });
+  StepGraph::at_end([life, version = it.value.storage().version()] {
+    const auto living = life.lock();
+    if (!living || living->value.storage().version() == version) return;
+    StepGraph::at_replay([life] {  // so that tapes from before a replay know
+      if (const auto still = life.lock()) still->value.storage().changed();
+    });
   });
   StepGraph::at_end([life, before = it.state, unstepped = it.unstepped] {
     const auto living = life.lock();

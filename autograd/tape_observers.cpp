@@ -75,6 +75,11 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
     return reducer ? reducer->order() : std::numeric_limits<std::int64_t>::max();
   };
   for (GradientObserver* observer : parameter.state_->observers) {
+    // Only when the step has ended: an error that leaves a backward would break the world.
+    if (StepGraph::noting() && StepGraph::recording() && !observer->replayable())
+      StepGraph::at_end([name = parameter.name()] {
+        fail<NotRecordable>("[step graph] '{}' has an observer, which no replay would call", name);
+      });
     Pass::Link** place = &pass.observers;
     while (*place && (*place)->observer != observer && order((*place)->observer) <= order(observer))
       place = &(*place)->next;

@@ -15,6 +15,11 @@
 namespace lockstep {
 
 void Generator::manual_seed(std::uint64_t seed) {
+  StepGraph::refuse_in_recording("manual_seed");
+  begin(seed);
+}
+
+void Generator::begin(std::uint64_t seed) {
   state_[0] = static_cast<std::uint32_t>(seed);
   for (std::uint32_t k = 1; k < state_.size(); ++k)
     state_[k] = 1812433253u * (state_[k - 1] ^ state_[k - 1] >> 30) + k;
@@ -125,6 +130,7 @@ void before_draw(std::string_view call, const Tensor& out) {
 }  // namespace
 
 void Generator::uniform(const Tensor& out, double from, double to) {
+  StepGraph::refuse_in_recording("uniform");
   visit_floating("uniform", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T low = static_cast<T>(from);
@@ -246,6 +252,7 @@ void Generator::large_normal(std::span<T> out, T mean, T stddev) {
 }
 
 void Generator::normal(const Tensor& out, double mean, double stddev) {
+  StepGraph::refuse_in_recording("normal");
   check<UsageError>(stddev >= 0,
                     "[normal] the standard deviation must be 0 or more, got {} (mean {})", stddev,
                     mean);
@@ -262,6 +269,7 @@ void Generator::normal(const Tensor& out, double mean, double stddev) {
 }
 
 void Generator::randint(std::int64_t low, std::int64_t high, const Tensor& out) {
+  StepGraph::refuse_in_recording("randint");
   check<UsageError>(low < high, "[randint] there is no integer from {} to below {}", low, high);
   // Unsigned, since high - low may be beyond the largest i64.
   const auto base = static_cast<std::uint64_t>(low);
@@ -282,6 +290,7 @@ void Generator::randint(std::int64_t low, std::int64_t high, const Tensor& out) 
 }
 
 Tensor Generator::randperm(std::int64_t n) {
+  StepGraph::refuse_in_recording("randperm");
   check<UsageError>(n >= 0, "[randperm] the number of elements must be 0 or more, got {}", n);
   Tensor result = Tensor::empty({n}, DType::i64);
   const std::span<std::int64_t> p = result.span<std::int64_t>();
@@ -297,6 +306,11 @@ Tensor Generator::randperm(std::int64_t n) {
     }
   }
   return result;
+}
+
+Generator Generator::split() {
+  StepGraph::refuse_in_recording("split");
+  return Generator(random64());
 }
 
 Generator& default_generator() {

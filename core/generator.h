@@ -8,6 +8,9 @@
 /// Twister", ACM TOMACS 8(1), 1998). Below, r32 is its next output, and r64 is (first r32 << 32) |
 /// second r32.
 ///
+/// Replays of a recorded step (gpu/graph.h) draw nothing: what draws or seeds in one throws
+/// StateError while it is recorded.
+///
 /// Thread-safety: none; each thread has its own default generator.
 
 #include <array>
@@ -26,7 +29,7 @@ class Generator {
   static constexpr std::uint64_t default_seed = 67280421310721;
 
   /// Begins the stream of `seed`.
-  explicit Generator(std::uint64_t seed = default_seed) { manual_seed(seed); }
+  explicit Generator(std::uint64_t seed = default_seed) { begin(seed); }
 
   /// Starts the stream of `seed`, of which MT19937 takes the low 32 bits. Forgets a cached normal.
   void manual_seed(std::uint64_t seed);
@@ -71,9 +74,10 @@ class Generator {
   Tensor randperm(std::int64_t n);
 
   /// A generator whose seed is this one's next number.
-  Generator split() { return Generator(random64()); }
+  Generator split();
 
  private:
+  void begin(std::uint64_t seed);
   std::uint32_t random32();
   void twist();
   std::uint64_t random64();

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/hash.h"
 
 namespace lockstep {
 
@@ -61,6 +63,25 @@ std::vector<std::int64_t> Lanes::offsets(std::int64_t size) const {
   std::vector<std::int64_t> result(offsets_);
   for (std::int64_t& offset : result) offset *= parts;
   return result;
+}
+
+void LaneScope::set(std::shared_ptr<const Lanes> lanes) {
+  // A recorded step adds as its lanes were cut then.
+  [[maybe_unused]] static const bool noted = [] {
+    StepGraph::depends_on_surroundings([]() -> std::uint64_t {
+      const auto& now = current_lanes();
+      if (!now) return 0;
+      Fnv1a hash;
+      for (const std::int64_t number : {now->all_rows(), now->first_row()})
+        hash.add(static_cast<std::uint64_t>(number));
+      for (const int number : {now->total(), now->first()})
+        hash.add(static_cast<std::uint64_t>(number));
+      for (const std::int64_t offset : now->offsets()) hash.add(static_cast<std::uint64_t>(offset));
+      return hash.value();
+    });
+    return true;
+  }();
+  set_.emplace(std::move(lanes));
 }
 
 const std::shared_ptr<const Lanes>& current_lanes() {

@@ -95,7 +95,7 @@ class LaneScope {
   explicit LaneScope(std::shared_ptr<const Lanes> lanes) { set(std::move(lanes)); }
   LaneScope(const LaneScope&) {}
   LaneScope& operator=(const LaneScope&) = delete;
-  void set(std::shared_ptr<const Lanes> lanes) { set_.emplace(std::move(lanes)); }
+  void set(std::shared_ptr<const Lanes> lanes);
 
  private:
   friend const std::shared_ptr<const Lanes>& current_lanes();

@@ -62,6 +62,8 @@ class Storage {
   void set_origin(RowOrigin origin) const {
     block().origin.store(origin.id_, std::memory_order_relaxed);
   }
+  /// How many refer to the block.
+  int references() const { return block().references.load(std::memory_order_acquire); }
   /// Whether both refer to the same block: what is known of the rows of one is known of the rows of
   /// the other.
   bool operator==(const Storage& other) const { return block_ == other.block_; }

@@ -131,10 +131,17 @@ T element_of(const char* call, double value) {
 
 }  // namespace
 
+// What a recorded step would read on the cpu, the next step finds otherwise.
+Tensor Tensor::to_be_read(const char* call) const {
+  if (!defined()) return {};
+  if (device().kind == Device::Kind::cpu) StepGraph::refuse_in_recording(call);
+  return detach().to(Device{});
+}
+
 double Tensor::item() const {
   check<ShapeError>(numel() == 1, "[item] needs one element, tensor has shape {}",
                     defined() ? shape_.to_string() : "undefined");
-  const Tensor host = detach().to(Device{});
+  const Tensor host = to_be_read("item");
   return visit_any(dtype_,
                    [&](auto zero) { return static_cast<double>(*host.data<decltype(zero)>()); });
 }
@@ -263,10 +270,12 @@ void Tensor::copy_from(const Tensor& source) const {
   changed_by("copy_from", source.row_origin());
   if (bytes() == 0) return;
   const Device to = device(), from = source.device();
-  if (to.kind == Device::Kind::cpu && from.kind == Device::Kind::cpu)
+  if (to.kind == Device::Kind::cpu && from.kind == Device::Kind::cpu) {
+    StepGraph::refuse_in_recording("copy_from");
     std::memmove(raw(), source.raw(), bytes());
-  else
+  } else {
     gpu::copy(raw(), to, source.raw(), from, bytes());
+  }
 }
 
 // Which of a batch's rows a part is, depends on the rank.
@@ -290,10 +299,12 @@ void Tensor::fill_for(const char* call, double value) const {
     using T = decltype(zero);
     const T element = element_of<T>(call, value);
     changed_by(call, row_origin().is_samples() ? RowOrigin::samples() : RowOrigin());
-    if (numel() == 0 || device().kind == Device::Kind::cpu)
+    if (device().kind == Device::Kind::cpu) {
+      StepGraph::refuse_in_recording(call);
       std::fill_n(data<T>(), numel(), element);
-    else
+    } else if (numel() > 0) {
       gpu::fill(raw(), numel(), dtype_, &element, device());
+    }
   });
 }
 
@@ -301,10 +312,9 @@ void Tensor::fill_zero() const {
   check_writable("fill_zero", "take zeros_like(), which makes another tensor");
   changed_by("fill_zero", row_origin().is_samples() ? RowOrigin::samples() : RowOrigin());
   if (bytes() == 0) return;
-  if (device().kind == Device::Kind::cpu)
-    std::memset(raw(), 0, bytes());
-  else
-    gpu::fill_zero(raw(), bytes(), device());
+  if (device().kind != Device::Kind::cpu) return gpu::fill_zero(raw(), bytes(), device());
+  StepGraph::refuse_in_recording("fill_zero");
+  std::memset(raw(), 0, bytes());
 }
 
 Tensor full_like(const Tensor& x, double value) {

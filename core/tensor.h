@@ -16,6 +16,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/storage.h"
 
@@ -197,6 +198,7 @@ class Tensor {
   GradientRef gradient_;
 
   void fill_for(const char* call, double value) const;
+  Tensor to_be_read(const char* call) const;
   Tensor element(const char* call, std::initializer_list<std::int64_t> index) const;
   void check_not_recorded(const char* call, const char* instead = "") const;
 };
@@ -213,12 +215,13 @@ std::span<T> Tensor::span() const {
   if (defined() && device().kind != Device::Kind::cpu)
     fail<DeviceError>("[span] the elements lie on {}: read them with to_vector() or to(Device{{}})",
                       device().to_string());
+  StepGraph::refuse_in_recording("span");
   return {data<T>(), static_cast<std::size_t>(numel())};
 }
 
 template <class T>
 std::vector<T> Tensor::to_vector() const {
-  const Tensor host = defined() ? detach().to(Device{}) : *this;
+  const Tensor host = to_be_read("to_vector");
   try {
     return {host.data<T>(), host.data<T>() + host.numel()};
   } catch (const std::bad_alloc&) {

@@ -15,6 +15,20 @@
 namespace lockstep::data {
 
 /// What a rank takes in one step.
+/// A number that is another one in each batch. To read it in a step that is recorded
+/// (core/gpu/graph.h) is a StateError: the replays would have the recorded one.
+class BatchNumber {
+ public:
+  BatchNumber(std::int64_t value = 0) : value_(value) {}  // NOLINT: used like a number
+  operator std::int64_t() const {                         // NOLINT
+    StepGraph::refuse_in_recording("batch.step or position");
+    return value_;
+  }
+
+ private:
+  std::int64_t value_;
+};
+
 struct Batch {
   Tensor x;  ///< the field "x", undefined if there is none: (rows, ...)
   Tensor y;  ///< the field "y", likewise
@@ -25,8 +39,8 @@ struct Batch {
   Fields fields;  ///< all fields, in the data set's order
   /// How many samples of the epoch all ranks have taken when the step has been done:
   /// LoaderOptions::begin of a run that goes on after it.
-  std::int64_t position = 0;
-  std::int64_t step = 0;               ///< of its loader
+  BatchNumber position;
+  BatchNumber step;                    ///< of its loader
   std::shared_ptr<const Lanes> lanes;  ///< how its rows are cut; null without LoaderOptions::lanes
 
   /// A field by its name. Throws DataError, which lists the names that exist.

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <bit>
 
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/elementwise.h"
@@ -12,10 +13,22 @@ namespace {
 
 std::atomic<bool> tf32 = false;
 
+GemmLibrary first_library() {
+  return has_cublas() ? GemmLibrary::cublas : GemmLibrary::handwritten;
+}
+
 std::atomic<GemmLibrary>& library() {
-  static std::atomic<GemmLibrary> chosen =
-      has_cublas() ? GemmLibrary::cublas : GemmLibrary::handwritten;
+  static std::atomic<GemmLibrary> chosen = first_library();
   return chosen;
+}
+
+// A recorded step has the kernels that were chosen then.
+void tell_recorded_steps() {
+  [[maybe_unused]] static const bool told = [] {
+    StepGraph::depends_on_surroundings(
+        []() -> std::uint64_t { return (library() == first_library() ? 0 : 1) + (tf32 ? 2 : 0); });
+    return true;
+  }();
 }
 
 std::string describe(const Tensor& matrix, bool transposed) {
@@ -92,11 +105,15 @@ void multiply_add(const Tensor& a, const Tensor& b, const Tensor& bias, const Te
 void set_gemm_library(GemmLibrary chosen) {
   check<UsageError>(chosen != GemmLibrary::cublas || has_cublas(),
                     "[matmul] this build has no cuBLAS");
+  tell_recorded_steps();
   library() = chosen;
 }
 
 GemmLibrary gemm_library() { return library(); }
-void allow_tf32(bool allow) { tf32 = allow; }
+void allow_tf32(bool allow) {
+  tell_recorded_steps();
+  tf32 = allow;
+}
 bool tf32_allowed() { return tf32; }
 
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/autograd/checkpoint.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/tree_reduce.h"
@@ -34,12 +35,25 @@ std::string name_alone(const Life& life, const std::string& layer) {
   return number == 1 ? layer : fmt::format("{} ({})", layer, number);
 }
 
+/// Counts a layer among those that its communicator synchronizes, as long as it lives.
+class Counted {
+ public:
+  explicit Counted(std::shared_ptr<int> all) : all_(std::move(all)) { ++*all_; }
+  Counted(const Counted& other) : Counted(other.all_) {}
+  Counted& operator=(const Counted&) = delete;
+  ~Counted() { --*all_; }
+
+ private:
+  std::shared_ptr<int> all_;
+};
+
 /// The peers by way of a communicator, whose messages lie on the host.
 class Ranks final : public BatchReducer {
  public:
   Ranks(dist::Communicator& communicator, std::string layer)
       : communicator_(communicator),
         life_(communicator.membership().needed),
+        counted_(communicator.membership().layers),
         given_(std::move(layer)),
         layer_(name_alone(life_, given_)) {}
 
@@ -51,7 +65,7 @@ class Ranks final : public BatchReducer {
   }
 
   double merge(double count, const Tensor& mean, const Tensor& m2) override {
-    check_world();
+    check_call();
     const std::int64_t ranks = communicator_.size(), c = mean.numel();
     const Tensor mine = Tensor::full({1 + 2 * c}, count, DType::f64);
     mine.slice(1, 1 + c).copy_from(mean);
@@ -71,7 +85,7 @@ class Ranks final : public BatchReducer {
   }
 
   void add(const Tensor& sums) override {
-    check_world();
+    check_call();
     const Tensor host = sums.to(Device{});  // the same memory if it lies there
     communicator_.all_reduce(host, name_of("backward", sums.numel() / 2)).wait();
     if (sums.device() != host.device()) sums.copy_from(host);
@@ -79,11 +93,16 @@ class Ranks final : public BatchReducer {
 
  private:
   // A model outlives the worlds of a job that goes on without lost ranks.
-  void check_world() const {
+  void check_call() const {
     check<StateError>(!life_.expired(),
                       "[batch_norm] the world with which layer '{}' was synchronized has ended: "
                       "call convert_sync_batchnorm for each world, in the body of survive()",
                       layer_);
+    check<NotRecordable>(
+        !StepGraph::noting() || !StepGraph::recording(),
+        "[batch_norm] layer '{}' is synchronized by way of the host, in a step that "
+        "is recorded: take such steps as they are (ddp.recordable() tells)",
+        layer_);
   }
   // "1: batch_norm 64 channels, forward". The layer comes first: errors show the beginning of the
   // other rank's name.
@@ -93,6 +112,7 @@ class Ranks final : public BatchReducer {
 
   dist::Communicator& communicator_;
   Life life_;
+  Counted counted_;
   std::string given_, layer_;
 };
 
@@ -179,6 +199,9 @@ Tensor BatchNorm::forward(const Tensor& x) {
 }
 
 Tensor BatchNorm::normalize(const Tensor& rows, const Shape& shape) {
+  if (StepGraph::noting())
+    StepGraph::depends_on(life(),
+                          [this, then = std::weak_ptr(peers_)] { return peers_ == then.lock(); });
   if (!training() && running_mean.defined())
     return batch_norm(rows, weight, bias, {.mean = as_f64(running_mean), .m2 = as_f64(running_var)},
                       options_.eps);

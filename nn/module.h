@@ -107,6 +107,10 @@ class Module {
   void eval() { train(false); }
   bool training() const;
 
+ protected:
+  /// Ends with this module, or when another one is assigned to it.
+  Lifetime::Ref life() const { return lifetime_.ref(); }
+
  private:
   friend class Walk;  // which tells modules their paths
   Module& find(std::string_view path);

@@ -1,5 +1,6 @@
 #include "lockstep/nn/recorded_steps.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace lockstep::nn {
@@ -15,9 +16,24 @@ std::vector<data::Field> tensors_of(const data::Batch& batch) {
   return all;
 }
 
+/// The cpu, if a tensor lies there: the function may read it.
 Device device_of(const data::Batch& batch) {
-  const auto all = tensors_of(batch);
-  return all.empty() ? Device{} : all.front().value.device();
+  Device device;
+  for (const data::Field& field : tensors_of(batch)) {
+    device = field.value.device();
+    if (device == Device{}) break;
+  }
+  return device;
+}
+
+/// Whether the function has kept a tensor of the batch, or a part of one.
+bool is_held(const data::Batch& batch) {
+  std::vector<const Tensor*> handles{&batch.x, &batch.y};
+  for (const data::Field& field : batch.fields) handles.push_back(&field.value);
+  return std::ranges::any_of(handles, [&](const Tensor* one) {
+    const auto same = [&](const Tensor* other) { return other->storage() == one->storage(); };
+    return one->defined() && one->storage().references() > std::ranges::count_if(handles, same);
+  });
 }
 
 /// The same in separate memory, which replays overwrite.
@@ -39,6 +55,7 @@ data::Batch copy_of(const data::Batch& batch) {
 
 Tensor RecordedSteps::operator()(const data::Batch& batch) {
   if (device_of(batch) == Device{} || batch.weight.total == Weight::summed) return step_(batch);
+  if (first_ && is_held(*first_)) first_.reset();  // that memory is the function's now
   if (!first_) {
     first_ = copy_of(batch);
     graph_.emplace([this] { take_first(); }, device_of(batch));
@@ -48,6 +65,9 @@ Tensor RecordedSteps::operator()(const data::Batch& batch) {
     const auto to = tensors_of(*first_), from = tensors_of(batch);
     check_like_first(batch, to, from);
     for (std::size_t i = 0; i < to.size(); ++i) to[i].value.copy_from(from[i].value);
+    first_->position = batch.position;
+    first_->step = batch.step;
+    first_->weight.origin = batch.weight.origin;
   }
   const int before = graph_->recordings();
   replays_ += (*graph_)() && graph_->recordings() == before;

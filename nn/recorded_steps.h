@@ -16,11 +16,12 @@
 /// of all ranks. Such a batch is copied into the memory that the recording reads, and the step
 /// replayed. Any other batch, such as the last of an epoch, takes the function as it is. All ranks
 /// have the same number of samples of all ranks, so they replay together. A batch whose total
-/// weight is not known is never recorded.
+/// weight is not known is never recorded; nor is one with a tensor on the cpu.
 ///
-/// The function reads x, y, the fields, the weight and the lanes of its batch alone: what else a
-/// batch says is that of the first one when the step is recorded. What a recorded step may not do
-/// stands in core/gpu/graph.h; DistributedDataParallel::recordable() says what it allows.
+/// The function reads x, y, the fields, the weight and the lanes of its batch: to read its step or
+/// its position while they are recorded is a StateError. If it keeps a tensor of its batch, the
+/// next step is recorded anew. What a recorded step may not do stands in core/gpu/graph.h;
+/// DistributedDataParallel::recordable() says what it allows.
 ///
 /// On the cpu every call runs the function. Thread-safety: one thread.
 

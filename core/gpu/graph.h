@@ -41,9 +41,12 @@
 /// tensor that it reads has changed when nothing but recordings holds the memory any more; until
 /// then they keep it (but not that of Communicator::allocate).
 ///
-/// What the step leaves on the host, a replay does not, unless StepGraph::at_replay says so. So a
-/// step that leaves a gradient which it did not begin with, or the reverse, is refused
-/// (StateError): it ends with zero_grad(), or begins with it.
+/// What the step leaves on the host, a replay does not, unless StepGraph::at_replay says so, as
+/// Schedule::step does. So a step that leaves a gradient which it did not begin with, or the
+/// reverse, is refused (StateError): it ends with zero_grad(), or begins with it. So is what else
+/// the library would do on the host: to set an option of an optimizer, to add to a LossLog or
+/// Metrics, to draw from a Generator, to read or write a tensor on the cpu, a collective of such
+/// tensors, to call a GradientObserver that is not replayable().
 ///
 /// All work is on the step's stream, or on one that waits for it (Stream::wait), and for which it
 /// waits; else StateError. When a recording fails, gradients, optimizers and
@@ -58,6 +61,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/device.h"
@@ -118,6 +122,15 @@ class StepGraph {
   static void at_failure(std::function<void()> undo);
   /// Whether the calling thread is recording a step.
   static bool recording();
+  /// Called by what changes or reads something on the host that the next step finds otherwise:
+  /// throws StateError while a step is recorded. Elsewhere it is a load.
+  static void refuse_in_recording(std::string_view call) {
+    if (noting_) [[unlikely]]
+      check<NotRecordable>(!recording(),
+                           "[{}] in a step that is recorded is done by the host, once, and by no "
+                           "replay: do it before or after the step",
+                           call);
+  }
   class Pause;
 
  private:

@@ -2,6 +2,7 @@
 
 #include "lockstep/dist/collectives/communicator.h"
 
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/trace/recorder.h"
 
 namespace lockstep::dist {
@@ -105,6 +106,10 @@ Work Communicator::issue(const CollectiveCall& call, std::string_view name) {
     tensor->check_writable(name_of(call.operation),
                            "take dist::all_reduce_varying or all_reduce_invariant "
                            "(dist/collectives/differentiable.h), or detach() it");
+  const bool on_host = !call.buffer.defined() || call.buffer.device() == Device{};
+  check<NotRecordable>(!on_host || !StepGraph::noting() || !StepGraph::recording(),
+                       "[{}] '{}' on the host, in a step that is recorded: no replay would call it",
+                       name_of(call.operation), name);
   const auto& survival = membership_.survival;
   check<StateError>(
       !survival || !survival->in_body || survival->marked,

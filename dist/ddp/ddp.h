@@ -111,10 +111,13 @@ class [[nodiscard]] DistributedDataParallel {
   void save_on_rank0(const std::function<void()>& save, std::optional<Seconds> timeout = {});
 
   /// Whether a backward can be part of a recorded step (core/gpu/graph.h): the communicator reaches
-  /// the GPUs, there is no communication hook, NonFinite does not look in gradients, and there are
-  /// no buffers that would have to be made equal. Backwards then need a known total weight.
+  /// the GPUs, there is no communication hook, NonFinite does not look in gradients, there are no
+  /// buffers that would have to be made equal, and no layer's statistics are synchronized over this
+  /// communicator or its World's layer_communicator() (nn::SyncBatchNorm). Backwards then need a
+  /// known total weight.
   bool recordable() const {
-    return reducer().why_not_recorded().empty() && !buffers_->makes_equal();
+    return reducer().why_not_recorded().empty() && !buffers_->makes_equal() &&
+           *communicator().membership().layers == 0;
   }
 
   /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward, and

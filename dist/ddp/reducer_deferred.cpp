@@ -38,7 +38,7 @@ void Reducer::commit_unread() {
   if (recording_) {
     StepGraph::depends_on(paused_, [this] {
       check_before_replay();
-      return true;
+      return *paused_ == 0;  // as now
     });
     StepGraph::at_replay([this, life = std::weak_ptr(paused_)] {
       if (!life.expired()) synchronizations_ = next_synchronization();

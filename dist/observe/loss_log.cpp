@@ -14,9 +14,6 @@ namespace lockstep::dist {
 
 void LossLog::add(const Tensor& mean_loss, const Weight& weight) {
   if (recomputing()) return;
-  check<StateError>(!StepGraph::recording(),
-                    "[loss log] add() in a step that is recorded: its replays would add nothing. "
-                    "Let the step return parts(), and give that to add_parts() after each call");
   const Tensor all = parts(mean_loss);
   add_parts(all, weight, lane_losses(mean_loss).defined() ? Tape::current()->lanes() : nullptr);
 }
@@ -29,6 +26,10 @@ Tensor LossLog::parts(const Tensor& mean_loss) {
 }
 
 void LossLog::add_parts(const Tensor& parts, const Weight& weight, const Lanes* lanes) {
+  check<NotRecordable>(
+      !StepGraph::recording(),
+      "[loss log] in a step that is recorded: its replays would add nothing. Let the "
+      "step return parts(), and give that to add_parts() after each call");
   const auto now = std::chrono::system_clock::now();
   check<StateError>(lanes || weight.lanes == 0,
                     "[loss log] the batch has {} lanes, and the loss knows none: add it as it was "

@@ -35,6 +35,9 @@ struct Membership {
   /// An object that needs the communicator until the object's own end keeps a copy: survive()
   /// refuses to end a world meanwhile. A weak_ptr tells whether the communicator has ended.
   std::shared_ptr<const void> needed = std::make_shared<char>();
+  /// How many layers this communicator, or its World's layer_communicator(), synchronizes: their
+  /// messages lie on the host, so a step with them cannot be recorded (core/gpu/graph.h).
+  std::shared_ptr<int> layers = std::make_shared<int>(0);
 
   int in_job(int rank) const { return ranks_in_job.empty() ? rank : ranks_in_job[index(rank)]; }
   int known_as(int rank) const {

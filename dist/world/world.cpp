@@ -272,6 +272,7 @@ dist::Communicator& World::layer_communicator() const {
     communicator().barrier("layers").wait();
     layers = state().fabric->connect();
     layers->membership().survival = communicator().membership().survival;
+    layers->membership().layers = communicator().membership().layers;
     communicator().link_failure(*layers);
   }
   return *layers;

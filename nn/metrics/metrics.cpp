@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/core/text/utf8.h"
@@ -176,6 +177,7 @@ Metrics::~Metrics() {
 }
 
 void Metrics::add(std::string_view tag, std::int64_t step, double value, Time when) {
+  StepGraph::refuse_in_recording("metrics");
   check_tag(tag);
   check<UsageError>(step >= first_step_, "[metrics] '{}': step {} is before the first step, {}",
                     tag, step, first_step_);

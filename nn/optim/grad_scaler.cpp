@@ -38,10 +38,14 @@ GradScaler::GradScaler(GradScalerOptions options)
            static_cast<double>(options.growth_interval), "[1, inf)");
 }
 
-Tensor GradScaler::scale(const Tensor& loss) const {
+double GradScaler::scale() const {
   if (StepGraph::noting())
     StepGraph::depends_on(life_.ref(), [this, then = scale_] { return scale_ == then; });
-  return (is_16_bit(loss.dtype()) ? cast(loss, DType::f32) : loss) * scale_;
+  return scale_;
+}
+
+Tensor GradScaler::scale(const Tensor& loss) const {
+  return (is_16_bit(loss.dtype()) ? cast(loss, DType::f32) : loss) * scale();
 }
 
 void GradScaler::unscale(Optimizer& optimizer) {
@@ -83,6 +87,7 @@ bool GradScaler::step(Optimizer& optimizer) {
 }
 
 void GradScaler::update() {
+  StepGraph::refuse_in_recording("GradScaler::update");
   check<StateError>(!unscaled_.empty(),
                     "[update] no optimizer was stepped since the last update()");
   bool finite = true;

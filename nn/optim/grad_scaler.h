@@ -62,7 +62,7 @@ class GradScaler {
   /// small that its reciprocal is infinite: then the gradients are not finite at any scale.
   void update();
 
-  double scale() const { return scale_; }
+  double scale() const;
 
   /// "scale": f64; "steady": i64, the steps without an infinity since the scale last changed.
   /// Throws StateError between unscale() or step() and update().

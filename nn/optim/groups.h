@@ -28,26 +28,6 @@ std::vector<Parameter> all_of(const std::vector<Group<T>>& groups) {
   return all;
 }
 
-/// A step that is recorded (core/gpu/graph.h) holds while the options are as they are now.
-template <class Options>
-void depends_on_options(const Optimizer& optimizer, const std::vector<Group<Options>>& groups) {
-  if (!StepGraph::noting()) return;
-  StepGraph::depends_on(optimizer.life(), [&now = groups, then = groups] {
-    return std::ranges::equal(now, then, {}, &Group<Options>::options, &Group<Options>::options);
-  });
-}
-
-/// And while the values lie where they lie now.
-inline void depends_on_memory(const Optimizer& optimizer) {
-  if (!StepGraph::noting()) return;
-  const auto places = [&optimizer] {
-    std::vector<const void*> all;
-    for (const Parameter& parameter : optimizer.all()) all.push_back(parameter.value().raw());
-    return all;
-  };
-  StepGraph::depends_on(optimizer.life(), [places, then = places()] { return places() == then; });
-}
-
 template <class Rule>
 void check_ranges(const typename Rule::Options& options) {
   Rule::visit(options, [](std::string_view name, const auto& value, Range range = any_number) {
@@ -141,6 +121,7 @@ void Grouped<Rule>::add_param_group(std::vector<Parameter> parameters, Given giv
 
 template <class Rule>
 std::vector<GroupView> Grouped<Rule>::group_views() {
+  StepGraph::refuse_in_recording("group_views");
   std::vector<GroupView> views;
   for (auto& [parameters, options] : groups_)
     views.push_back({parameters, options.lr, options.weight_decay});
@@ -179,8 +160,6 @@ void Grouped<Rule>::check_options() const {
 
 template <class Rule>
 void Grouped<Rule>::update() {
-  depends_on_options(*this, groups_);
-  depends_on_memory(*this);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, options] = groups_[k];
     auto& [members, states, items] = kept_[k];
@@ -196,18 +175,16 @@ void Grouped<Rule>::update() {
     }
     Rule::step(items, options);
   }
-  if (StepGraph::noting())
-    StepGraph::depends_on(life(), [this, then = places()] { return places() == then; });
 }
 
-/// Of all that is kept.
 template <class Rule>
-std::vector<const void*> Grouped<Rule>::places() {
+std::vector<const void*> Grouped<Rule>::places() const {
   std::vector<const void*> all;
+  for (const Parameter& parameter : Optimizer::all()) all.push_back(parameter.value().raw());
   for (std::size_t k = 0; k < kept_.size(); ++k)
-    for (Item& item : kept_[k].states) {
+    for (const Item& item : kept_[k].states) {
       const auto note = [&](std::string_view, const Tensor& tensor, bool = true) {
-        all.push_back(tensor.defined() ? tensor.raw() : nullptr);
+        all.push_back(tensor.raw());
       };
       kernels::visit_kept(item, groups_[k].options, note);
       if constexpr (requires { item.step; }) note("step", item.step);

@@ -15,7 +15,8 @@ namespace {
 /// Notes that a gradient has got something on which no optimizer has stepped yet.
 class Arrivals final : public GradientObserver {
   void gradient_ready(const Parameter& parameter) override { parameter.set_unstepped(true); }
-} arrivals;  // it has no state: the same for all optimizers
+  bool replayable() const override { return true; }  // Parameter notes what it has changed
+} arrivals;                                          // it has no state: the same for all optimizers
 
 /// For the other backwards of its window.
 bool waits(const Parameter& parameter) {
@@ -91,6 +92,7 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
 }
 
 double Optimizer::lr() const {
+  const StepGraph::Pause pause;  // what group_views() gives is not written here
   const auto views = const_cast<Optimizer*>(this)->group_views();  // only read
   check<StateError>(!views.empty(), "[lr] this optimizer has no groups");
   for (std::size_t k = 1; k < views.size(); ++k)
@@ -98,10 +100,13 @@ double Optimizer::lr() const {
                       "[lr] groups 0 and {} have different learning rates, {} and {}: read them "
                       "from group_views()",
                       k, views[0].lr, views[k].lr);
+  if (StepGraph::noting())
+    StepGraph::depends_on(life(), [this, then = views[0].lr] { return lr() == then; });
   return views[0].lr;
 }
 
 void Optimizer::set_lr(double lr) {
+  StepGraph::refuse_in_recording("set_lr");
   check_range("set_lr", "lr", lr, not_negative);
   const auto views = group_views();
   check<StateError>(!views.empty(), "[set_lr] this optimizer has no groups");
@@ -129,12 +134,25 @@ void Optimizer::take_step(bool own) {
       if (!life.expired()) synchronizations_ = synchronizations();
     });
   update_and_fingerprint();
+  if (StepGraph::noting())
+    StepGraph::depends_on(life(), [this, options = options_digest(), then = places()] {
+      return options_digest() == options && places() == then;
+    });
   if (sharding_) sharding_->gather();
   gradients_are_used();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
   if (!trace::here.watcher) return;
   show(trace::Place::parameter);
   trace::here.watcher->step_ends();
+}
+
+std::vector<const void*> Optimizer::places() const {
+  std::vector<const void*> all;
+  for (const Parameter& parameter : all_) {
+    all.push_back(parameter.value().raw());
+    for (const StateTensor& state : state_of(parameter)) all.push_back(state.value.raw());
+  }
+  return all;
 }
 
 // From the last layer to the first, as backward goes: what differs first is shown first.

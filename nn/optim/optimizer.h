@@ -107,7 +107,7 @@ class Optimizer : public Stepper {
   /// The learning rate of all groups. Throws StateError if they differ, or if there is no group.
   double lr() const;
   /// Gives all groups this learning rate. Throws UsageError unless it is in [0, inf), StateError if
-  /// there is no group.
+  /// there is no group, and as groups().
   void set_lr(double lr);
   /// All parameters, group by group.
   const std::vector<Parameter>& all() const { return all_; }
@@ -146,6 +146,9 @@ class Optimizer : public Stepper {
   static bool takes_part(const Parameter& parameter);
   /// A digest of the options, the same for the same options: ranks compare them.
   virtual std::uint64_t options_digest() const = 0;
+  /// Where the values lie, and what is kept of them: a recorded step holds while they lie there,
+  /// and the options are the same. Here it is as state_of() says.
+  virtual std::vector<const void*> places() const;
   /// Where update() may add the fingerprint of what it leaves in `parameter` and its state, in the
   /// same pass. If update() does not ask, the values are read once more after it.
   kernels::Fingerprint fingerprint(const Parameter& parameter);
@@ -209,7 +212,12 @@ class Grouped : public Optimizer {
       : Grouped(std::vector<Group<Given>>{{std::move(parameters), {}}}, options) {}
   explicit Grouped(std::vector<Group<Given>> groups, Options options = {});
 
-  std::vector<Group<Options>>& groups() { return groups_; }  ///< to change options between steps
+  /// To change options between steps. Not in a step that is recorded (core/gpu/graph.h), whose
+  /// replays would not change them: StateError, of group_views() as well.
+  std::vector<Group<Options>>& groups() {
+    StepGraph::refuse_in_recording("groups");
+    return groups_;
+  }
   std::vector<GroupView> group_views() override;
   /// One more group; its parameters begin as before their first step. What is not given of its
   /// options is what the optimizer was made with, whatever was set since, as in PyTorch. Under DDP
@@ -229,7 +237,7 @@ class Grouped : public Optimizer {
   void check_members() const;
   void check_options() const override;
   void update() override;
-  std::vector<const void*> places();
+  std::vector<const void*> places() const override;
   std::uint64_t options_digest() const override;
   void release_values() override;
   void take_values() override;

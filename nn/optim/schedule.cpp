@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "lockstep/core/gpu/graph.h"
+
 namespace lockstep::optim {
 namespace {
 
@@ -68,7 +70,32 @@ Schedule::Schedule(Optimizer& optimizer, std::function<double(std::int64_t)> fac
 void Schedule::step() {
   check_lives("Schedule", life_);
   ++step_;
+  if (StepGraph::noting()) note_in_step();
+  const StepGraph::Pause pause;  // group_views() may be written: each replay does it again
   apply();
+}
+
+// A replay is right while this step, before or after the optimizer's, leaves the rates as they are.
+void Schedule::note_in_step() {
+  const Lifetime::Ref own = lifetime_.ref();
+  StepGraph::depends_on(own, [this] { return rates_stay(); });
+  StepGraph::at_replay([this, own] {
+    if (!own.expired()) step();
+  });
+}
+
+std::int64_t Schedule::steps() const {
+  if (StepGraph::noting())
+    StepGraph::depends_on(lifetime_.ref(), [this, then = step_] { return step_ == then; });
+  return step_;
+}
+
+bool Schedule::rates_stay() const {
+  if (life_.expired()) return false;
+  const double factor = factor_(step_ + 1);
+  const auto groups = optimizer_.group_views();
+  const auto stays = [&](double base, const GroupView& group) { return group.lr == base * factor; };
+  return std::ranges::equal(base_, groups, stays);
 }
 
 void Schedule::apply() {
@@ -104,6 +131,7 @@ Plateau::Plateau(Optimizer& optimizer, PlateauOptions options)
 }
 
 void Plateau::step(double loss) {
+  StepGraph::refuse_in_recording("Plateau");
   check_lives("Plateau", life_);
   check<UsageError>(!std::isnan(loss), "[Plateau] the loss is NaN");
   if (loss < best_ * (1 - options_.threshold)) {

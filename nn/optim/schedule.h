@@ -21,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/system/lifetime.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/state_dict.h"
 
@@ -57,9 +58,10 @@ class Schedule {
   /// ones. A group that joins later begins with its own. Throws UsageError for a factor that is
   /// negative or not finite.
   Schedule(Optimizer& optimizer, std::function<double(std::int64_t step)> factor);
-  /// After each step of the optimizer; under DDP on all ranks.
+  /// After each step of the optimizer; under DDP on all ranks. In a recorded step
+  /// (core/gpu/graph.h) each replay does it again.
   void step();
-  std::int64_t steps() const { return step_; }
+  std::int64_t steps() const;
 
   nn::StateDict state_dict() const;  ///< "step": i64, and "base_lrs": f64 (groups,)
   /// Sets the learning rates, too. Throws as load_tensors, and UsageError for a rate that is
@@ -68,12 +70,15 @@ class Schedule {
 
  private:
   void apply();
+  void note_in_step();
+  bool rates_stay() const;
 
   Optimizer& optimizer_;
   std::weak_ptr<const void> life_ = optimizer_.life();
   std::function<double(std::int64_t)> factor_;
   std::int64_t step_ = 0;
   std::vector<double> base_;
+  Lifetime lifetime_;
 };
 
 /// Of Plateau.
@@ -94,7 +99,7 @@ class Plateau {
   /// Throws UsageError for options out of their range; a step StateError once the optimizer has
   /// ended.
   explicit Plateau(Optimizer& optimizer, PlateauOptions options = {});
-  /// After each measurement. Throws UsageError for NaN.
+  /// After each measurement. Throws UsageError for NaN, StateError in a step that is recorded.
   void step(double loss);
 
   nn::StateDict state_dict() const;  ///< "best": f64, "bad": i64

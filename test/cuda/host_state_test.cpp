@@ -253,7 +253,7 @@ TEST_CASE("recorded steps: work that no replay would do is refused") {
         "computes on");
   }
   dist::LossLog log;
-  refused([&] { log.add(sum(y), Weight{3, 3}); }, "[loss log] add() in a step that is recorded");
+  refused([&] { log.add(sum(y), Weight{3, 3}); }, "[loss log] in a step that is recorded");
   StepGraph moved([&] { (void)mul(y, y); }, here);
   const StepGraph taken = std::move(moved);
   CHECK_THROWS_WITH_AS(moved(), doctest::Contains("it was moved away"), StateError);
