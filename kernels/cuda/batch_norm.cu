@@ -26,7 +26,7 @@
 
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/common.cuh"
-#include "lockstep/kernels/cuda/parts.cuh"
+#include "lockstep/kernels/cuda/reduction.cuh"
 #include "lockstep/kernels/formulas/batch_norm_parts.h"
 
 namespace lockstep::kernels {
