@@ -59,19 +59,16 @@ class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
   /// Before the first backward kernel, if the loss reaches one of the observed parameters.
-  /// Parameter::uses_left() now tells how many contributions each parameter will get: 0 for a
-  /// parameter that the loss does not reach.
+  /// Parameter::uses_left() now tells how many contributions each will get: 0 if not reached.
   virtual void backward_begins(const Contribution&) {}
-  /// The last contribution to this parameter's gradient has been written (on a GPU: its kernel is
-  /// in the current stream).
+  /// The last contribution to its gradient is written (on a GPU: a kernel in the current stream).
   virtual void gradient_ready(const Parameter& parameter) = 0;
   /// After the last kernel. When it returns, what the observer started is finished (on a GPU: comes
   /// before what follows in the current stream).
   virtual void backward_ends() {}
   /// Backward was left by an exception, perhaps before it began. Give up what was started.
   virtual void backward_failed() noexcept {}
-  /// Whether replays of a recorded step (core/gpu/graph.h), which do not call this observer, do all
-  /// the same what it does. A step that calls another one cannot be recorded: StateError.
+  /// Whether recorded steps may have it: their replays (core/gpu/graph.h) do not call it.
   virtual bool replayable() const { return false; }
   /// This observer as a reducer, or null.
   virtual GradientReducer* as_reducer() { return nullptr; }

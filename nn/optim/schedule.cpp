@@ -75,7 +75,7 @@ void Schedule::step() {
   apply();
 }
 
-// A replay is right while this step, before or behind the optimizer's, leaves the rates as they are.
+// A replay is right while this step, before or after the optimizer's, leaves the rates as they are.
 void Schedule::note_in_step() {
   const Lifetime::Ref own = lifetime_.ref();
   StepGraph::depends_on(own, [this] { return rates_stay(); });
