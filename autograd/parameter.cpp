@@ -64,20 +64,15 @@ std::string Parameter::label() const {
              : fmt::format("'{}'", name());
 }
 
-// What a step leaves behind on the host, its replays do not: the end of a recording refuses that of
-// gradients, and replays do that of optimizers.
-void Parameter::note_in_step() const {
-  detail::ParameterState& it = *state_;
-  if (!StepGraph::first_time(&it)) return;
-  const std::weak_ptr<detail::ParameterState> life = state_;
-  const auto now = [](const detail::ParameterState& p) {
-    return std::tuple(p.requires_grad, p.averaged, p.value.raw(), p.reducer, p.observers.size());
-  };
-  StepGraph::depends_on(life, [&it, now, then = now(it)] { return now(it) == then; });
-  if (!StepGraph::recording()) return;  // what is recorded next may begin with other gradients
-  StepGraph::depends_on(life, [&it, then = it.state] { return it.state == then; });
-  StepGraph::at_failure([life, state = it.state, unstepped = it.unstepped, tape = it.gradient_of,
-                         lanes_wait = it.lanes_wait] {
+namespace {
+
+using Life = std::weak_ptr<detail::ParameterState>;
+
+/// A recording that fails leaves the gradient as it was: nothing was computed.
+void undo_at_failure(const Life& life) {
+  const auto it = life.lock();
+  StepGraph::at_failure([life, state = it->state, unstepped = it->unstepped, tape = it->gradient_of,
+                         lanes_wait = it->lanes_wait] {
     const auto living = life.lock();
     if (!living) return;
     living->state = state;
@@ -87,14 +82,37 @@ void Parameter::note_in_step() const {
     for (Tensor* const memory : {&living->slot, &living->lanes})
       if (memory->storage().lost()) *memory = {};
   });
-  StepGraph::depends_on(life, [&it, then = it.slot.raw()] { return it.slot.raw() == then; });
-  StepGraph::at_end([life, version = it.value.storage().version()] {
+}
+
+/// Where the step writes the value, each replay says so: tapes from before it ask.
+void tell_replays_of_changes(const Life& life) {
+  const auto it = life.lock();
+  StepGraph::at_end([life, version = it->value.storage().version()] {
     const auto living = life.lock();
     if (!living || living->value.storage().version() == version) return;
-    StepGraph::at_replay([life] {  // so that tapes from before a replay know
+    StepGraph::at_replay([life] {
       if (const auto still = life.lock()) still->value.storage().changed();
     });
   });
+}
+
+}  // namespace
+
+// What a step leaves behind on the host, its replays do not: the end of a recording refuses that of
+// gradients, and replays do that of optimizers.
+void Parameter::note_in_step() const {
+  detail::ParameterState& it = *state_;
+  if (!StepGraph::first_time(&it)) return;
+  const Life life = state_;
+  const auto now = [](const detail::ParameterState& p) {
+    return std::tuple(p.requires_grad, p.averaged, p.value.raw(), p.reducer, p.observers.size());
+  };
+  StepGraph::depends_on(life, [&it, now, then = now(it)] { return now(it) == then; });
+  if (!StepGraph::recording()) return;  // what is recorded next may begin with other gradients
+  StepGraph::depends_on(life, [&it, then = it.state] { return it.state == then; });
+  undo_at_failure(state_);
+  StepGraph::depends_on(life, [&it, then = it.slot.raw()] { return it.slot.raw() == then; });
+  tell_replays_of_changes(state_);
   StepGraph::at_end([life, before = it.state, unstepped = it.unstepped] {
     const auto living = life.lock();
     if (!living) return;

@@ -14,7 +14,6 @@
 
 namespace lockstep::data {
 
-/// What a rank takes in one step.
 /// A number that is another one in each batch. To read it in a step that is recorded
 /// (core/gpu/graph.h) is a StateError: the replays would have the recorded one.
 class BatchNumber {
@@ -29,6 +28,7 @@ class BatchNumber {
   std::int64_t value_;
 };
 
+/// What a rank takes in one step.
 struct Batch {
   Tensor x;  ///< the field "x", undefined if there is none: (rows, ...)
   Tensor y;  ///< the field "y", likewise

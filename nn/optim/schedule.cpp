@@ -69,8 +69,8 @@ Schedule::Schedule(Optimizer& optimizer, std::function<double(std::int64_t)> fac
 
 void Schedule::step() {
   check_lives("Schedule", life_);
-  ++step_;
   if (StepGraph::noting()) note_in_step();
+  ++step_;
   const StepGraph::Pause pause;  // group_views() may be written: each replay does it again
   apply();
 }
@@ -81,6 +81,10 @@ void Schedule::note_in_step() {
   StepGraph::depends_on(own, [this] { return rates_stay(); });
   StepGraph::at_replay([this, own] {
     if (!own.expired()) step();
+  });
+  if (!StepGraph::recording()) return;  // and the rates stay, or this step would not be recorded
+  StepGraph::at_failure([this, own, before = step_] {
+    if (!own.expired()) step_ = before;
   });
 }
 

@@ -146,6 +146,33 @@ TEST_CASE("recorded steps: a recording that fails when its function has ended") 
   CHECK_THROWS_AS(last.to_vector<float>(), StateError);
 }
 
+TEST_CASE("recorded steps: a recording that fails leaves a Schedule where it was") {
+  if (on_cpu()) return;
+  const Parameter w(full(1), "w");
+  optim::SGD sgd({w}, {.lr = 1});
+  optim::Schedule schedule(sgd, [](std::int64_t step) { return step < 3 ? 1.0 : 0.5; });
+  StepGraph graph(
+      [&] {
+        Tape tape;
+        tape.backward(sum(mul(w, w)));
+        sgd.step();
+        sgd.zero_grad();
+        schedule.step();
+        fail_if_recorded();
+      },
+      test_device());
+  (void)graph();
+  REQUIRE(schedule.steps() == 1);
+  CHECK_THROWS_WITH_AS(graph(), "given up", std::runtime_error);
+  CHECK(schedule.steps() == 1);
+  CHECK_FALSE(graph());
+  CHECK(schedule.steps() == 2);
+  CHECK(sgd.lr() == 1);
+  CHECK_FALSE(graph());
+  CHECK(schedule.steps() == 3);
+  CHECK(sgd.lr() == 0.5);
+}
+
 TEST_CASE("GPU DDP: a recording that fails, and the optimizer's step behind it") {
   if (on_cpu()) return;
   const auto train = [](World& world) {
