@@ -289,6 +289,15 @@ TEST_CASE("any number of slices is added up") {
   }
 }
 
+TEST_CASE("slices for which there is no memory") {
+  constexpr std::int64_t size = 1 << 18;
+  const GemmProblem<float> problem{size, size, 256, nullptr, false, nullptr, false, nullptr, false};
+  CHECK_THROWS_WITH_AS(
+      gemm_double_buffered(problem, {0, 2}, nullptr),
+      doctest::Contains("[matmul] cudaMallocAsync of 549755813888 bytes of scratch memory"),
+      DeviceError);
+}
+
 TEST_CASE("the default products") {
   for (const bool t : flags) {
     const Case wide{33, 130, 70, t, !t, Then::bias}, narrow{128, 10, 600, t, t};
