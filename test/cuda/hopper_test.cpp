@@ -266,12 +266,17 @@ TEST_CASE("hopper: a recorded step turns its matrices and adds its slices up in 
   };
   const Tensor a = Tensor::of<float>({k, m}, values(k * m, 1)).to(device),
                b = Tensor::of<float>({k, n}, values(k * n, 2)).to(device),
-               c = Tensor::empty({m, n}, DType::f32, device);
+               c = Tensor::empty({m, n}, DType::f32, device),
+               d = Tensor::empty({m, n}, DType::f32, device);
+  const auto into = [&](const Tensor& result) {
+    return GemmProblem<float>{
+        m, n, k, a.data<float>(), true, b.data<float>(), false, result.data<float>(), false};
+  };
   StepGraph step(
       [&] {
-        ladder::gemm_hopper_tf32(
-            {m, n, k, a.data<float>(), true, b.data<float>(), false, c.data<float>(), false},
-            {HopperTile::small, 2}, lockstep::cuda::queue_of(c).stream);
+        const cudaStream_t stream = lockstep::cuda::queue_of(c).stream;
+        ladder::gemm_hopper_tf32(into(c), {HopperTile::small, 2}, stream);
+        ladder::gemm_double_buffered(into(d), {2, 3}, stream);
       },
       device);
   for (int round = 0; round < 4; ++round) {
@@ -285,6 +290,7 @@ TEST_CASE("hopper: a recorded step turns its matrices and adds its slices up in 
     const Tensor expected = Tensor::empty({m, n});
     matmul(a.to(Device{}), now, expected, {.transpose_a = true});
     CHECK(c.to_vector<float>() == expected.to_vector<float>());
+    CHECK(d.to_vector<float>() == expected.to_vector<float>());
   }
 }
 
