@@ -113,8 +113,8 @@ void fold_slices(const GemmProblem<T, C>& p, const float* slices, int count, cud
 }
 
 /// Finishes p by `count` slices: launch(problem) starts the kernel that computes all of them, and
-/// puts the s-th slice's sums into the matrix problem.c + s * m * n. One slice goes straight into c;
-/// more go into scratch memory, as f32, and from there into c.
+/// puts the s-th slice's sums into the matrix problem.c + s * m * n. One slice goes straight to c;
+/// more go to scratch memory, as f32, and from there to c.
 template <class T, class C, class F>
 void with_slices(const GemmProblem<T, C>& p, int count, cudaStream_t stream, F&& launch) {
   if (count == 1) return launch(p);
