@@ -9,9 +9,9 @@
 com='GPU communicators:'
 cuda_tests=(
   'kernels|every rung|60|every rung*'
-  'kernels|hopper|60|hopper*'
+  'kernels|hopper|90|hopper*'
   'kernels|products of 16 bits, defaults|60|products of 16-bit*,a long sum*,the default*,two runs*'
-  'kernels|tiles|60|medium and large*,large tiles*,tiles in several*'
+  'kernels|tiles|60|every size*,any number of slices*,slices for*,plans*,tiles in several*'
   'kernels|fill, streams|30|fill*,streams*'
   "recorded|collectives|40|$com a step that is recorded*,$com replays go on*"
   'recorded|DDP|40|GPU DDP: a recorded step*,GPU DDP: what one rank does*,trace: a replay*'

@@ -61,10 +61,16 @@ void launch(const LaunchShape& shape, cudaStream_t stream, Args&&... args) {
   const gpu::StreamSlice slice(record.name, stream);
   constexpr std::size_t granted_unasked = 48 << 10;
   cudaError_t error = cudaSuccess;
-  if (shape.shared_bytes > granted_unasked)
-    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shape.shared_bytes));
+  if (shape.shared_bytes > granted_unasked) {
+    const auto set = [](cudaFuncAttribute attribute, int value) {
+      return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+    };
+    error = set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
+    // All that the L1 cache can spare: how many blocks share a multiprocessor is not the driver's
+    // choice.
+    if (error == cudaSuccess)
+      error = set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  }
   if (error == cudaSuccess) {
     cudaLaunchConfig_t config{};
     config.gridDim = shape.grid;

@@ -175,7 +175,7 @@ class Counters {
   };
 
   const GridRun* run_ = nullptr;
-  int threads_ = 0;  ///< that run at once
+  int threads_ = 0;  ///< that run at once; blocks of a cluster are whole warps
   std::vector<Range> shared_, global_;
   std::unordered_map<Key, Instruction, Hash> instructions_;
   std::array<Recent, 1024> recent_;

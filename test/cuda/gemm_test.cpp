@@ -6,12 +6,13 @@
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 
+namespace gemm_cases {
+namespace {
+
 using namespace lockstep;
 using lockstep::cuda::call;
 using lockstep::kernels::GemmProblem;
 using namespace lockstep::kernels::cuda;
-
-namespace {
 
 /// `values` in GPU memory, beginning `offset` elements after an aligned address, where a NaN lies.
 /// The allocation ends with them.
@@ -56,11 +57,14 @@ struct Case {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
   Then then = Then::nothing;
-  std::size_t offset = 0;  ///< in elements, of all pointers
+  std::size_t offset = 0;       ///< in elements, of all pointers
+  std::size_t bias_offset = 0;  ///< in addition
 };
 
 template <class T, class C = T>
 using Product = void (*)(const GemmProblem<T, C>&, cudaStream_t);
+template <class T, class C = T>
+using PlannedProduct = void (*)(const GemmProblem<T, C>&, const Plan&, cudaStream_t);
 
 /// What one case computes, and what it should: three loops in f64.
 template <class T, class C = T>
@@ -76,13 +80,13 @@ class Trial {
                     : std::vector<C>(static_cast<std::size_t>(c.m * c.n),
                                      C(std::numeric_limits<float>::quiet_NaN()))) {}
 
-  std::vector<C> run(Product<T, C> product) const {
+  /// product(problem) enqueues it.
+  std::vector<C> run(auto&& product) const {
     const OnDevice<T> a(a_, case_.offset), b(b_, case_.offset);
-    const OnDevice<C> c(before_, case_.offset), bias(bias_, case_.offset);
-    product({case_.m, case_.n, case_.k, a.data(), case_.transpose_a, b.data(), case_.transpose_b,
-             c.data(), case_.then == Then::accumulate,
-             case_.then == Then::bias ? bias.data() : nullptr},
-            nullptr);
+    const OnDevice<C> c(before_, case_.offset), bias(bias_, case_.offset + case_.bias_offset);
+    product(GemmProblem<T, C>{case_.m, case_.n, case_.k, a.data(), case_.transpose_a, b.data(),
+                              case_.transpose_b, c.data(), case_.then == Then::accumulate,
+                              case_.then == Then::bias ? bias.data() : nullptr});
     return c.read();
   }
 
@@ -90,6 +94,9 @@ class Trial {
   /// last place of C, for every element.
   void compare(const std::vector<C>& results, double relative) const {
     const auto [m, n, k] = std::tuple(case_.m, case_.n, case_.k);
+    const std::int64_t a_row = case_.transpose_a ? 1 : k, a_depth = case_.transpose_a ? m : 1;
+    const std::int64_t b_column = case_.transpose_b ? k : 1, b_depth = case_.transpose_b ? 1 : n;
+    const std::vector<double> a(a_.begin(), a_.end()), b(b_.begin(), b_.end());
     int wrong = 0;
     for (std::int64_t i = 0; i < m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
@@ -98,9 +105,12 @@ class Trial {
           sum += x;
           magnitude += std::abs(x);
         };
-        for (std::int64_t l = 0; l < k; ++l)
-          add(at(a_, case_.transpose_a ? l * m + i : i * k + l) *
-              at(b_, case_.transpose_b ? j * k + l : l * n + j));
+        const double *x = a.data() + i * a_row, *y = b.data() + j * b_column;
+        for (std::int64_t l = 0; l < k; ++l, x += a_depth, y += b_depth) {
+          const double product = *x * *y;  // not by add(): most of the time is spent here
+          sum += product;
+          magnitude += product < 0 ? -product : product;
+        }
         if (case_.then == Then::accumulate) add(at(before_, i * n + j));
         if (case_.then == Then::bias) add(at(bias_, j));
         const double result = at(results, i * n + j);
@@ -141,8 +151,8 @@ double bound(std::int64_t k, bool tf32) {
   return additions * 0x1p-23 + (tf32 ? 0x1.01p-10 : 0);
 }
 
-template <class T, class C = T>
-void check_product(Product<T, C> product, const Case& c, bool tf32 = false) {
+template <class T, class C>
+void check_run(auto&& product, const Case& c, bool tf32) {
   CAPTURE(c.m);
   CAPTURE(c.n);
   CAPTURE(c.k);
@@ -150,8 +160,22 @@ void check_product(Product<T, C> product, const Case& c, bool tf32 = false) {
   CAPTURE(c.transpose_b);
   CAPTURE(static_cast<int>(c.then));
   CAPTURE(c.offset);
+  CAPTURE(c.bias_offset);
   const Trial<T, C> trial(c);
   trial.compare(trial.run(product), bound<T>(c.k, tf32));
+}
+
+template <class T, class C = T>
+void check_product(Product<T, C> product, const Case& c, bool tf32 = false) {
+  check_run<T, C>([&](const GemmProblem<T, C>& problem) { product(problem, nullptr); }, c, tf32);
+}
+
+template <class T, class C = T>
+void check_plan(PlannedProduct<T, C> product, const Plan& plan, const Case& c, bool tf32 = false) {
+  CAPTURE(plan.tile);
+  CAPTURE(plan.slices);
+  check_run<T, C>([&](const GemmProblem<T, C>& problem) { product(problem, plan, nullptr); }, c,
+                  tf32);
 }
 
 constexpr bool flags[] = {false, true};
@@ -174,6 +198,29 @@ void check_all_kinds(Product<T, C> product, bool tf32 = false) {
       }
     ++turn;  // 5 turns per shape: the transposes meet other ends and offsets at the next
   }
+  // A bias that is less aligned than c.
+  check_product<T, C>(product, {72, 136, 40, false, false, Then::bias, 0, 1}, tf32);
+}
+
+/// A rung that has these sizes of tiles: of each, tiles that are full, and some that are not, in
+/// both directions; whole sums and slices. All transposes, each with another end at the next size.
+template <class T, class C = T, std::size_t N>
+void check_tiles(PlannedProduct<T, C> product, const TileSpeed (&speeds)[N], bool tf32 = false) {
+  std::size_t turn = 0;
+  for (int tile = 0; tile < static_cast<int>(N); ++tile) {
+    const TileSpeed& s = speeds[tile];
+    for (const bool ta : flags)
+      for (const bool tb : flags) {
+        const auto then = [&turn] { return thens[turn++ % 3]; };
+        const std::size_t offset = turn / 4 % 2;
+        const std::int64_t m = s.rows, n = s.columns, k = 4 * s.depth;
+        // Rows of multiples of 16 bytes; the ring of four tiles goes round.
+        check_plan<T, C>(product, {tile, 1}, {m + 8, n, k + 8, ta, tb, then()}, tf32);
+        check_plan<T, C>(product, {tile, 1}, {m - 5, n + 3, 13, ta, tb, then(), offset}, tf32);
+        check_plan<T, C>(product, {tile, 2}, {9, n - 8, 2 * k + 3, ta, tb, then()}, tf32);
+        ++turn;
+      }
+  }
 }
 
 }  // namespace
@@ -195,40 +242,13 @@ TEST_CASE("products of 16-bit factors into f32, on every rung that has them" *
   check_all_kinds<Half, float>(gemm);
 }
 
-// Rungs that choose their tiles by the sizes (plan_product) take larger ones where these are enough
-// for all of about 130 multiprocessors: a column or a row of tiles will do.
-
-TEST_CASE("medium and large tiles" * doctest::test_suite("not-races")) {
-  for (const bool ta : flags)
-    for (const bool tb : flags) {
-      check_product<float>(gemm_double_buffered, {255 * 64 + 4, 36, 36, ta, tb});
-      check_product<float>(gemm_double_buffered, {36, 255 * 64 + 1, 17, ta, tb, Then::bias});
-      check_product<float>(gemm_double_buffered, {254 * 128 + 4, 100, 13, ta, tb});
-      check_product<float>(gemm_double_buffered,
-                           {100, 254 * 128 + 4, 12, ta, tb, Then::accumulate});
-    }
-}
-
-TEST_CASE("large tiles on tensor cores" * doctest::test_suite("not-races")) {
-  for (const bool ta : flags)
-    for (const bool tb : flags)
-      check_product<BFloat16>(gemm_tensor_16, {127 * 128 + 8, 72, 24, ta, tb, Then::accumulate});
-  check_product<float>(gemm_tensor_tf32, {127 * 128 + 4, 72, 12, true, true, Then::bias}, true);
-  check_product<float>(gemm_tensor_tf32, {69, 127 * 128 + 1, 15, false, false}, true);
-  check_product<Half>(gemm_tensor_16, {73, 127 * 128 + 1, 24, false, true, Then::bias});
-}
-
-TEST_CASE("large tiles of 16-bit factors, into f32" * doctest::test_suite("not-races")) {
-  std::size_t turn = 0;
-  for (const bool ta : flags)
-    for (const bool tb : flags) {
-      const Then then = thens[turn++ % 3];
-      check_product<BFloat16, float>(gemm_tensor_16, {127 * 128 + 8, 72, 24, ta, tb, then});
-      check_product<Half, float>(gemm_tensor_16, {73, 127 * 128 + 1, 24, ta, tb, then, 1});
-    }
-  // The default is Hopper's rung from 64 tiles on.
-  check_product<BFloat16, float>(gemm, {63 * 128 + 8, 8, 24, true, false, Then::bias});
-  check_product<Half, float>(gemm, {8, 63 * 128 + 8, 24, false, true, Then::accumulate});
+TEST_CASE("every size of tiles" * doctest::test_suite("not-races")) {
+  check_tiles<float>(gemm_double_buffered, double_buffered_speeds);
+  check_tiles<float>(gemm_tensor_tf32, tensor_tf32_speeds, true);
+  check_tiles<BFloat16>(gemm_tensor_16, tensor_16_speeds);
+  check_tiles<Half>(gemm_tensor_16, tensor_16_speeds);
+  check_tiles<BFloat16, float>(gemm_tensor_16, tensor_16_speeds);
+  check_tiles<Half, float>(gemm_tensor_16, tensor_16_speeds);
 }
 
 TEST_CASE("tiles in several bands") {
@@ -254,6 +274,30 @@ TEST_CASE("a long sum over few results is split") {
       }
 }
 
+TEST_CASE("any number of slices is added up") {
+  // Eight are loaded at a time, after the first; the last is short.
+  for (const int slices : {2, 8, 9, 10, 17, 18}) {
+    const std::int64_t k = slices * 80 - 3;
+    CHECK(cut_depth(k, slices, 16, 64).count == slices);
+    check_plan<float>(gemm_double_buffered, {2, slices}, {33, 36, k});
+    check_plan<float>(gemm_double_buffered, {2, slices}, {5, 7, k, true, false, Then::bias});
+  }
+  for (const Case& c : {Case{33, 36, 600, false, false, Then::bias, 0, 1},  // less aligned than c
+                        Case{33, 36, 600, false, false, Then::bias}}) {
+    check_plan<float>(gemm_double_buffered, {2, 9}, c);
+    check_plan<BFloat16>(gemm_tensor_16, {1, 4}, c);
+  }
+}
+
+TEST_CASE("slices for which there is no memory") {
+  constexpr std::int64_t size = 1 << 18;
+  const GemmProblem<float> problem{size, size, 256, nullptr, false, nullptr, false, nullptr, false};
+  CHECK_THROWS_WITH_AS(
+      gemm_double_buffered(problem, {0, 2}, nullptr),
+      doctest::Contains("[matmul] cudaMallocAsync of 549755813888 bytes of scratch memory"),
+      DeviceError);
+}
+
 TEST_CASE("the default products") {
   for (const bool t : flags) {
     const Case wide{33, 130, 70, t, !t, Then::bias}, narrow{128, 10, 600, t, t};
@@ -272,7 +316,10 @@ TEST_CASE_TEMPLATE("two runs give the same bits" * doctest::test_suite("not-race
   for (const Rung<T>& rung : rungs<T>()) {
     CAPTURE(rung.name);
     const Trial<T> trial({65, 33, 600});
-    const std::vector<T> first = trial.run(rung.run), second = trial.run(rung.run);
+    const auto run = [&rung](const GemmProblem<T>& problem) { rung.run(problem, nullptr); };
+    const std::vector<T> first = trial.run(run), second = trial.run(run);
     CHECK(std::memcmp(first.data(), second.data(), first.size() * sizeof(T)) == 0);
   }
 }
+
+}  // namespace gemm_cases

@@ -9,16 +9,23 @@
 
 #include <cuda_runtime.h>
 
+#include <limits>
+
 #include "kernels/support.h"
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
+
+namespace hopper_cases {
+namespace {
 
 using namespace lockstep;
 using namespace lockstep::kernels;
 using lockstep::cuda::call;
 namespace ladder = lockstep::kernels::cuda;
-
-namespace {
+using ladder::HopperPlan, ladder::HopperTile;
 
 /// Small integers, always the same.
 std::vector<int> integers(std::int64_t count, int seed) {
@@ -131,39 +138,41 @@ constexpr auto by_own_plan = []<class T, class C>(const GemmProblem<T, C>& probl
     ladder::gemm_hopper_16(problem, nullptr);
 };
 
-/// All four transposes, each with another end.
-void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr After afters[] = {After::nothing, After::accumulate, After::bias};
-  int turn = 0;
-  for (const bool ta : {false, true})
-    for (const bool tb : {false, true}) {
-      const Reference r = Reference{m, n, k, ta, tb}.compute();
-      check_exact<BFloat16>(r, afters[turn++ % 3], by_own_plan);
-      check_exact<Half>(r, afters[turn++ % 3], by_own_plan);
-      check_exact<float>(r, afters[turn++ % 3], by_own_plan);
-      check_exact<BFloat16, float>(r, afters[turn % 3], by_own_plan);
-      check_exact<Half, float>(r, afters[(turn + 1) % 3], by_own_plan);
-    }
-}
-
-/// One tile of a cluster and some, with sums cut into `slices`: all transposes, and in turns all
-/// types and ends.
-void check_plan(const ladder::HopperPlan& plan, int& turn) {
-  CAPTURE(static_cast<int>(plan.tile));
-  CAPTURE(plan.slices);
-  const ladder::HopperShape shape = ladder::hopper_shape(plan.tile);
-  constexpr After afters[] = {After::nothing, After::accumulate, After::bias};
-  const auto product = [&]<class T, class C>(const GemmProblem<T, C>& problem) {
+/// With a given one.
+auto by(const HopperPlan& plan) {
+  return [plan]<class T, class C>(const GemmProblem<T, C>& problem) {
     if constexpr (std::is_same_v<T, float>)
       ladder::gemm_hopper_tf32(problem, plan, nullptr);
     else
       ladder::gemm_hopper_16(problem, plan, nullptr);
   };
-  for (const bool ta : {false, true})
-    for (const bool tb : {false, true}) {
-      const After after = afters[turn / 5 % 3];
-      const std::int64_t m = shape.rows + 8, n = shape.columns + 8;
-      const Reference r = Reference{m, n, 264, ta, tb}.compute();  // 5 or 9 blocks, one with a tail
+}
+
+constexpr bool flags[] = {false, true};
+constexpr After afters[] = {After::nothing, After::accumulate, After::bias};
+constexpr HopperTile every_tile[] = {HopperTile::wide, HopperTile::square, HopperTile::flat,
+                                     HopperTile::small};
+
+/// All transposes of all types. Each type meets all ends.
+void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k, auto&& product) {
+  int turn = 0;  // 5 turns per transpose: each type meets another end at the next
+  for (const bool ta : flags)
+    for (const bool tb : flags) {
+      const Reference r = Reference{m, n, k, ta, tb}.compute();
+      check_exact<BFloat16>(r, afters[turn++ % 3], product);
+      check_exact<Half>(r, afters[turn++ % 3], product);
+      check_exact<float>(r, afters[turn++ % 3], product);
+      check_exact<BFloat16, float>(r, afters[turn++ % 3], product);
+      check_exact<Half, float>(r, afters[turn++ % 3], product);
+    }
+}
+
+/// All transposes, each of another type and with another end at the next `turn`.
+void check_in_turns(std::int64_t m, std::int64_t n, std::int64_t k, int& turn, auto&& product) {
+  for (const bool ta : flags)
+    for (const bool tb : flags) {
+      const Reference r = Reference{m, n, k, ta, tb}.compute();
+      const After after = afters[turn % 3];
       switch (turn++ % 5) {
         case 0: check_exact<BFloat16>(r, after, product); break;
         case 1: check_exact<float>(r, after, product); break;
@@ -174,73 +183,59 @@ void check_plan(const ladder::HopperPlan& plan, int& turn) {
     }
 }
 
-/// Of a layer with `width` inputs and outputs: y = x w^T, the gradient of w, and that of x.
-std::vector<ladder::HopperSizes> layer(std::int64_t batch, std::int64_t width, int bytes) {
-  const bool turns = bytes == 4;
-  return {{batch, width, width, bytes, bytes, false, false},
-          {width, width, batch, bytes, 4, turns, turns},
-          {batch, width, width, bytes, bytes, false, turns}};
-}
+/// Of the blocks of a cluster together.
+struct ClusterTile {
+  explicit ClusterTile(HopperTile tile)
+      : m(hopper_shape(tile).rows * hopper_shape(tile).cluster), n(hopper_shape(tile).columns) {}
+  std::int64_t m, n;
+};
 
 }  // namespace
 
 TEST_CASE("hopper: one tile and its tails") {
-  check_everywhere(8, 8, 8);
-  check_everywhere(136, 72, 40);
+  check_everywhere(8, 8, 8, by_own_plan);
+  check_everywhere(136, 72, 40, by_own_plan);
 }
 
 TEST_CASE("hopper: several tiles, several rounds of the ring") {
-  if (!ladder::hopper_available()) return;  // nothing new for the twins
-  check_everywhere(136, 72, 344);           // the ring goes round more than once
-  // Three columns of tiles, and two of 256 rows: with four multiprocessors, three tiles per
-  // cluster.
-  check_exact<BFloat16>(Reference{264, 520, 72, false, false}.compute(), After::bias, by_own_plan);
-  check_exact<float>(Reference{264, 520, 36, true, false}.compute(), After::accumulate,
-                     by_own_plan);
-  check_exact<Half, float>(Reference{264, 516, 72, false, true}.compute(), After::accumulate,
-                           by_own_plan);
+  if (!ladder::hopper_available()) return;      // nothing new for the twins
+  check_everywhere(136, 72, 344, by_own_plan);  // the ring goes round more than once
+  // Two bands of rows, the second one with a tail alone. A simulated GPU has four multiprocessors,
+  // so that clusters compute 3 to 9 of the 18 tiles, and stages are used as often.
+  int turn = 0;
+  for (const HopperTile tile : every_tile) {
+    CAPTURE(static_cast<int>(tile));
+    const ClusterTile one(tile);
+    const After after = afters[turn % 3];
+    const Reference r = Reference{8 * one.m + 8, one.n + 8, 8, turn % 2 == 0, false}.compute();
+    if (turn++ % 2 == 0)
+      check_exact<BFloat16>(r, after, by({tile, 1}));
+    else
+      check_exact<float>(r, after, by({tile, 1}));
+  }
 }
 
 TEST_CASE("hopper: every tile, with whole sums and with slices") {
-  using enum ladder::HopperTile;
-  if (!ladder::hopper_available()) return;  // the twins have no plans
+  if (!ladder::hopper_available()) return;  // the twins have no such plans
   int turn = 0;
-  for (const int slices : {1, 2, 3})
-    for (const ladder::HopperTile tile : {wide, square, flat, small})
-      check_plan({tile, slices}, turn);
+  for (const HopperTile tile : every_tile) {
+    CAPTURE(static_cast<int>(tile));
+    const ClusterTile one(tile);
+    // Nearly full: the bias has all columns, and all blocks of the cluster have rows. Two blocks of
+    // k, or three, one with a tail.
+    check_everywhere(one.m - 8, one.n - 8, 72, by({tile, 1}));
+    // Five, or nine.
+    for (const int slices : {2, 3}) {
+      CAPTURE(slices);
+      check_in_turns(one.m - 8, one.n - 8, 264, turn, by({tile, slices}));
+    }
+  }
 }
 
-TEST_CASE("hopper: the plan of a training step's products") {
-  using enum ladder::HopperTile;
-  using ladder::HopperPlan, ladder::hopper_plan;
-  // Large results: the widest tiles. Smaller ones: tiles for all multiprocessors.
-  CHECK(hopper_plan({4096, 4096, 4096, 2, 2, false, false}) == HopperPlan{wide, 1});
-  CHECK(hopper_plan({2048, 2048, 1024, 2, 4, false, false}) == HopperPlan{wide, 1});
-  CHECK(hopper_plan({1024, 2048, 2048, 2, 2, false, false}) == HopperPlan{square, 1});
-  CHECK(hopper_plan({1024, 1024, 1024, 2, 2, false, false}) == HopperPlan{flat, 1});
-  CHECK(hopper_plan({128, 512, 784, 2, 2, false, false}) == HopperPlan{small, 1});
-  // Few results and long sums: slices.
-  CHECK(hopper_plan({256, 256, 8192, 2, 4, false, false}).slices > 1);
-  // Two matrices to turn over, for short sums, or a large one for few results: the twin.
-  for (const ladder::HopperSizes& sizes :
-       {ladder::HopperSizes{512, 512, 128, 4, 4, true, true}, {128, 4096, 4096, 4, 4, false, true}})
-    CHECK_FALSE(hopper_pays(sizes, hopper_plan(sizes)));
-  constexpr ladder::HopperSizes as_it_lies{128, 4096, 4096, 4, 4, false, false};
-  CHECK(hopper_pays(as_it_lies, hopper_plan(as_it_lies)));
-}
-
-TEST_CASE("hopper: a plan is the fastest by its own estimate, and leaves no slice empty") {
-  using enum ladder::HopperTile;
-  for (const int bytes : {2, 4})
-    for (const std::int64_t batch : {1, 128, 1024, 8192})
-      for (std::int64_t width = 64; width <= 8192; width *= 2)
-        for (const ladder::HopperSizes& sizes : layer(batch, width, bytes)) {
-          const ladder::HopperPlan plan = ladder::hopper_plan(sizes);
-          for (const ladder::HopperTile tile : {wide, square, flat, small})
-            CHECK(hopper_cycles(sizes, plan) <= hopper_cycles(sizes, {tile, 1}));
-          CHECK(plan.slices >= 1);
-          CHECK((plan.slices == 1 || sizes.k * bytes / 128 >= plan.slices));
-        }
+TEST_CASE("hopper: any k, where rows do not lie along it") {
+  check_exact<BFloat16>(Reference{72, 72, 77, true, false}.compute(), After::bias, by_own_plan);
+  check_exact<Half>(Reference{72, 72, 77, true, false}.compute(), After::accumulate, by_own_plan);
+  check_exact<float>(Reference{72, 72, 77, true, false}.compute(), After::bias, by_own_plan);
 }
 
 TEST_CASE("hopper: many tiles, many rounds of the ring") {
@@ -249,10 +244,93 @@ TEST_CASE("hopper: many tiles, many rounds of the ring") {
        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
   // Of real GPUs: a simulated one has four, and takes minutes.
   if (!ladder::hopper_available() || multiprocessors < 64) return;
-  check_everywhere(128, 256, 64);     // one full tile of a block, one stage
-  check_everywhere(264, 520, 72);     // tails of one row of chunks behind full tiles
-  check_everywhere(256, 512, 4104);   // the ring goes round 16 times
-  check_everywhere(2312, 2056, 136);  // 90 tiles for 66 clusters, two bands of rows
+  int turn = 0;
+  for (const HopperTile tile : every_tile) {
+    CAPTURE(static_cast<int>(tile));
+    check_everywhere(128, 256, 64, by({tile, 1}));  // full tiles, one stage
+    check_everywhere(264, 520, 72, by({tile, 1}));  // tails of one row of chunks behind them
+    // The ring goes round 10 times and more.
+    check_in_turns(256, 512, 4104, turn, by({tile, 1}));
+    check_in_turns(264, 520, 4104, turn, by({tile, 3}));
+    // 90 wide tiles for 66 clusters, 1221 small ones for 264 blocks; two bands of rows and more.
+    check_in_turns(2312, 2056, 136, turn, by({tile, 1}));
+  }
+}
+
+TEST_CASE("hopper: a recorded step turns its matrices and adds its slices up in each replay") {
+  const Device device{*gpu::kind(), 0};
+  const std::int64_t m = 64, n = 72, k = 264;
+  const auto values = [&](std::int64_t count, int seed) {
+    const std::vector<int> all = integers(count, seed);
+    return std::vector<float>(all.begin(), all.end());
+  };
+  const Tensor a = Tensor::of<float>({k, m}, values(k * m, 1)).to(device),
+               b = Tensor::of<float>({k, n}, values(k * n, 2)).to(device),
+               c = Tensor::empty({m, n}, DType::f32, device),
+               d = Tensor::empty({m, n}, DType::f32, device);
+  const auto into = [&](const Tensor& result) {
+    return GemmProblem<float>{
+        m, n, k, a.data<float>(), true, b.data<float>(), false, result.data<float>(), false};
+  };
+  StepGraph step(
+      [&] {
+        const cudaStream_t stream = lockstep::cuda::queue_of(c).stream;
+        ladder::gemm_hopper_tf32(into(c), {HopperTile::small, 2}, stream);
+        ladder::gemm_double_buffered(into(d), {2, 3}, stream);
+      },
+      device);
+  for (int round = 0; round < 4; ++round) {
+    CAPTURE(round);
+    const Tensor now = Tensor::of<float>({k, n}, values(k * n, 10 + round));
+    b.copy_from(now);
+    // What the step before had for scratch memory, another has now.
+    const Tensor other =
+        Tensor::full({k, n}, std::numeric_limits<double>::quiet_NaN(), DType::f32, device);
+    CHECK(step() == (round > 0));
+    const Tensor expected = Tensor::empty({m, n});
+    matmul(a.to(Device{}), now, expected, {.transpose_a = true});
+    CHECK(c.to_vector<float>() == expected.to_vector<float>());
+    CHECK(d.to_vector<float>() == expected.to_vector<float>());
+  }
+}
+
+TEST_CASE("hopper: the default is the faster of a rung and its twin") {
+  const auto launches = [] {
+    auto all = gpu::kernel_launches();
+    return all["hopper_product_kernel"];
+  };
+  constexpr auto by_default = []<class T, class C>(const GemmProblem<T, C>& problem) {
+    if constexpr (std::is_same_v<T, float>)
+      ladder::gemm_tf32(problem, nullptr);
+    else
+      ladder::gemm(problem, nullptr);
+  };
+  const auto check = [&]<class T, class C>(const Reference& r, bool pays, T, C) {
+    const std::uint64_t before = launches();
+    check_exact<T, C>(r, After::nothing, by_default);
+    CHECK(launches() - before == (pays && ladder::hopper_available() ? 1 : 0));
+  };
+  const Reference tiny = Reference{8, 8, 8, false, true}.compute(),
+                  narrow = Reference{16, 16, 4096, false, true}.compute(),
+                  more = Reference{64, 64, 1000, false, true}.compute();
+  check(tiny, true, BFloat16(), BFloat16());
+  check(more, true, Half(), 0.0f);
+  check(tiny, false, 0.0f, 0.0f);
+  check(narrow, false, BFloat16(), BFloat16());
+  check(narrow, false, Half(), 0.0f);
+  check(more, true, 0.0f, 0.0f);
+}
+
+TEST_CASE("hopper_sizes: which matrices are turned") {
+  const auto sizes = []<class T>(T, bool ta, bool tb) {
+    return ladder::hopper_sizes(GemmProblem<T>{3, 5, 7, nullptr, ta, nullptr, tb, nullptr, false});
+  };
+  for (const bool ta : flags)
+    for (const bool tb : flags) {
+      CHECK(sizes(0.0f, ta, tb).turns_a == ta);
+      CHECK(sizes(0.0f, ta, tb).turns_b == !tb);
+      CHECK_FALSE((sizes(Half(), ta, tb).turns_a || sizes(Half(), ta, tb).turns_b));
+    }
 }
 
 TEST_CASE("hopper_can: rows at multiples of 16 bytes, for all three matrices") {
@@ -274,3 +352,5 @@ TEST_CASE("hopper_can: rows at multiples of 16 bytes, for all three matrices") {
   CHECK_FALSE(can(4, 8, 10, true, true, 0, 0, 0));    // rows of b, which lies as (n, k)
   CHECK_FALSE(can(std::int64_t{1} << 31, 8, 12, false, false, 0, 0, 0));
 }
+
+}  // namespace hopper_cases

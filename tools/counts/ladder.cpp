@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
 #include "lockstep/tools/counts/problem.h"
 
 namespace lockstep::counts {
@@ -20,17 +21,18 @@ struct Sizes {
   }
 };
 
-template <class T, class C>
+/// run(problem, stream) enqueues it.
+template <class T, class C, class Run>
 Problem product(const kernels::cuda::Rung<T>& rung, const std::string& type, const Sizes& s,
-                void (*run)(const GemmProblem<T, C>&, cudaStream_t)) {
+                Run run) {
   const auto prepare = [s, run](Device device) {
     Tensors t(device);
     const Tensor a = t.read(s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, dtype_of<T>());
     const Tensor b = t.read(s.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, dtype_of<T>());
     const Tensor c = t.written({s.m, s.n}, dtype_of<C>());
     return t.work([=] {
-      run({s.m, s.n, s.k, a.data<T>(), s.transpose_a, b.data<T>(), s.transpose_b, c.data<C>(),
-           false},
+      run(GemmProblem<T, C>{s.m, s.n, s.k, a.data<T>(), s.transpose_a, b.data<T>(), s.transpose_b,
+                            c.data<C>(), false},
           lockstep::cuda::queue_of(c).stream);
     });
   };
@@ -38,16 +40,28 @@ Problem product(const kernels::cuda::Rung<T>& rung, const std::string& type, con
           fmt::format("kernels/cuda/gemm/{}.cu", rung.name), prepare};
 }
 
-/// Forward, the gradient of the input, the gradient of the weights.
+/// Of a linear layer: the gradient of the input, forward, the gradient of the weights.
 constexpr Sizes layouts[] = {
     {256, 256, 64, false, false}, {256, 256, 64, false, true}, {256, 256, 64, true, false}};
+
+const auto tensor_16 = [](const auto& problem, cudaStream_t stream) {
+  kernels::cuda::gemm_tensor_16(problem, stream);
+};
+/// With the tiles of large products, on which these rungs' times rest.
+constexpr kernels::cuda::HopperPlan wide{kernels::cuda::HopperTile::wide, 1};
+const auto wide_16 = [](const auto& problem, cudaStream_t stream) {
+  kernels::cuda::gemm_hopper_16(problem, wide, stream);
+};
+const auto wide_tf32 = [](const auto& problem, cudaStream_t stream) {
+  kernels::cuda::gemm_hopper_tf32(problem, wide, stream);
+};
 
 template <class T>
 void add_rungs(std::vector<Problem>& all) {
   for (const kernels::cuda::Rung<T>& rung : kernels::cuda::rungs<T>())
     for (const Sizes& sizes : layouts)
-      all.push_back(
-          product(rung, std::string(rung.tf32 ? "tf32" : name_of(dtype_of<T>())), sizes, rung.run));
+      all.push_back(product<T, T>(rung, std::string(rung.tf32 ? "tf32" : name_of(dtype_of<T>())),
+                                  sizes, rung.run));
 }
 
 }  // namespace
@@ -58,12 +72,15 @@ std::vector<Problem> ladder_problems() {
   add_rungs<BFloat16>(all);
   const auto rungs = kernels::cuda::rungs<BFloat16>();
   for (const Sizes& sizes : layouts)
-    all.push_back(
-        product(rungs[0], "bf16_f32", sizes, &kernels::cuda::gemm_tensor_16<BFloat16, float>));
-  // A long sum over few results, which is split.
-  for (const kernels::cuda::Rung<float>& rung : kernels::cuda::rungs<float>())
-    if (rung.number == 8)
-      all.push_back(product(rung, "f32", {128, 128, 2048, false, false}, rung.run));
+    all.push_back(product<BFloat16, float>(rungs[0], "bf16_f32", sizes, tensor_16));
+  for (const Sizes& sizes : layouts)
+    all.push_back(product<BFloat16, BFloat16>(rungs[1], "bf16_wide", sizes, wide_16));
+  for (const kernels::cuda::Rung<float>& rung : kernels::cuda::rungs<float>()) {
+    if (rung.number == 8)  // a long sum over few results, which is split
+      all.push_back(product<float, float>(rung, "f32", {128, 128, 2048, false, false}, rung.run));
+    if (rung.number == 12)  // the layout that is not turned
+      all.push_back(product<float, float>(rung, "tf32_wide", layouts[1], wide_tf32));
+  }
   return all;
 }
 

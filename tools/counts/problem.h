@@ -23,6 +23,7 @@ struct Problem {
   std::string size;                     ///< "64x1024", "256x256x64 NT"
   std::string source;                   ///< the file of its kernels, from the root of the sources
   std::function<Work(Device)> prepare;  ///< launches no kernel
+  bool states_kernels = true;           ///< `source` says what each kernel does, not only the whole
 };
 
 /// Makes the tensors of one Work. Nothing is launched for it: they are copied from the host.

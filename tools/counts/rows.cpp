@@ -163,25 +163,27 @@ std::vector<Problem> batch_norm_of(Size size) {
 
 std::vector<Problem> batch_norm() { return batch_norm_of({512, 256}); }
 
-/// These are made of other files' kernels.
+/// These are made of other files' kernels, which state them.
 std::vector<Problem> row_norm() {
   constexpr const char* source = "kernels/cuda/row_norm.cu";
   constexpr DType f64 = DType::f64;
   const Size size{256, 256};
-  return {problem("row_normalize", size, source,
-                  [](Tensors t, Size s) {
-                    const Tensor x = t.read({s.rows, s.columns});
-                    const Tensor weight = t.read({s.columns}), bias = t.read({s.columns});
-                    const Tensor out = t.written({s.rows, s.columns});
-                    const Tensor mean = t.written({s.rows}, f64), std = t.written({s.rows}, f64);
-                    return t.work([=] { row_normalize(x, weight, bias, {}, out, mean, std); });
-                  }),
-          problem("row_norm_dx", size, source, [](Tensors t, Size s) {
-            const Tensor dy = t.read({s.rows, s.columns}), x = t.read({s.rows, s.columns});
-            const Tensor mean = t.read({s.rows}, f64), std = t.read({s.rows}, f64);
-            const Tensor weight = t.read({s.columns}), dx = t.written({s.rows, s.columns});
-            return t.work([=] { row_norm_dx(dy, x, mean, std, weight, {}, dx, false); });
-          })};
+  std::vector<Problem> all;
+  all.push_back(problem("row_normalize", size, source, [](Tensors t, Size s) {
+    const Tensor x = t.read({s.rows, s.columns});
+    const Tensor weight = t.read({s.columns}), bias = t.read({s.columns});
+    const Tensor out = t.written({s.rows, s.columns});
+    const Tensor mean = t.written({s.rows}, f64), std = t.written({s.rows}, f64);
+    return t.work([=] { row_normalize(x, weight, bias, {}, out, mean, std); });
+  }));
+  all.push_back(problem("row_norm_dx", size, source, [](Tensors t, Size s) {
+    const Tensor dy = t.read({s.rows, s.columns}), x = t.read({s.rows, s.columns});
+    const Tensor mean = t.read({s.rows}, f64), std = t.read({s.rows}, f64);
+    const Tensor weight = t.read({s.columns}), dx = t.written({s.rows, s.columns});
+    return t.work([=] { row_norm_dx(dy, x, mean, std, weight, {}, dx, false); });
+  }));
+  for (Problem& problem : all) problem.states_kernels = false;
+  return all;
 }
 
 }  // namespace

@@ -93,8 +93,8 @@ std::string table(const std::vector<Counted>& all) {
   std::string text;
   for (const Cells& row : rows) {
     std::string line;
-    for (std::size_t c = 0; c < table_columns;
-         ++c)  // a column that is empty everywhere is left out
+    // A column that is empty everywhere is left out.
+    for (std::size_t c = 0; c < table_columns; ++c)
       if (std::any_of(rows.begin() + 1, rows.end(), [&](const auto& r) { return !r[c].empty(); }))
         line += fmt::format("{:<{}}  ", row[c], widths[c]);
     line.resize(line.find_last_not_of(' ') + 1);

@@ -18,8 +18,8 @@
 /// Small problems have another trouble: 128 x 256 results are two tiles of 128 x 128, and 130
 /// multiprocessors have nothing to do. So there are three sizes of tiles, and where tiles are few
 /// and K is long, the sum over K is split into slices: each becomes a matrix of its own in scratch
-/// memory, and a second kernel adds the slices up, always in the same order (slices.cuh, which also
-/// chooses the tiles and the slices).
+/// memory, and a second kernel adds the slices up, always in the same order (slices.cuh).
+/// slice_plan.h chooses the tiles and the slices.
 ///
 /// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
 /// split-K.
@@ -68,12 +68,6 @@ struct Tiling {
 using Large = Tiling<128, 128, 8, 16, 8, 2>;  // 128 threads
 using Medium = Tiling<64, 64, 8, 8, 4, 4>;    // 128 threads
 using Small = Tiling<32, 32, 16, 4, 4, 8>;    // 64 threads
-
-/// What of the problem can be accessed by 16 bytes, and how K is split.
-struct Access {
-  bool a, b, c;
-  std::int64_t slice_depth;
-};
 
 /// The operands of one thread at one depth: quads of rows at 0, 16, ... and of columns at 0, 32,
 /// ...
@@ -162,29 +156,23 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
 }
 
 template <class Tile>
-void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream) {
-  with_slices(p, slices.count, stream, [&](const GemmProblem<float>& sums) {
-    const Access access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
-                        aligned_results(sums), slices.depth};
+void run(const GemmProblem<float>& p, int slices, cudaStream_t stream) {
+  with_tiles<Tile>(p, slices, stream, [&](const auto& sums, const Access& access, dim3 grid) {
     lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(
-        {.grid = dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices.count),
-         .block = Tile::THREADS},
-        stream, sums, access);
+        {.grid = grid, .block = Tile::THREADS}, stream, sums, access);
   });
 }
 
 }  // namespace
 
-/// Clocks per step: from times on an H200 (docs/benchmarks.md). Small tiles are for narrow
-/// products: they have the most blocks, and the most reads per product.
-void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
-  static constexpr TileSpeed speeds[] = {{128, 128, Large::DEPTH, Large::BLOCKS, 1900, 1400},
-                                         {64, 64, Medium::DEPTH, Medium::BLOCKS, 900, 420},
-                                         {32, 32, Small::DEPTH, Small::BLOCKS, 700, 230}};
-  const auto [tile, slices] = plan_product(p.m, p.n, p.k, speeds);
-  if (tile == 0) return run<Large>(p, slices, stream);
-  if (tile == 1) return run<Medium>(p, slices, stream);
-  run<Small>(p, slices, stream);
+void gemm_double_buffered(const GemmProblem<float>& p, const Plan& plan, cudaStream_t stream) {
+  constexpr auto& speeds = double_buffered_speeds;
+  static_assert(has_speed<Large>(speeds[0]) && speeds[0].resident == Large::BLOCKS &&
+                has_speed<Medium>(speeds[1]) && speeds[1].resident == Medium::BLOCKS &&
+                has_speed<Small>(speeds[2]) && speeds[2].resident == Small::BLOCKS);
+  if (plan.tile == 0) return run<Large>(p, plan.slices, stream);
+  if (plan.tile == 1) return run<Medium>(p, plan.slices, stream);
+  run<Small>(p, plan.slices, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -63,34 +63,29 @@ struct Tf32Core {
 /// One Tile of results per block, by mma. 16-byte loads where rows are aligned.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS>
 __global__ void __launch_bounds__(Tile::THREADS, 2)
-    gemm_tensor_tf32_kernel(const GemmProblem<float> p, const TensorAccess access) {
+    gemm_tensor_tf32_kernel(const GemmProblem<float> p, const Access access) {
   tensor_product<Tile, A_DEPTH_CONTIGUOUS, B_DEPTH_CONTIGUOUS>(p, access);
 }
 
 template <class Tile>
-void run(const GemmProblem<float>& p, const Slices& slices, cudaStream_t stream) {
-  with_slices(p, slices.count, stream, [&](const GemmProblem<float>& sums) {
-    const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
-                              aligned_results(sums), slices.depth};
+void run(const GemmProblem<float>& p, int slices, cudaStream_t stream) {
+  with_tiles<Tile>(p, slices, stream, [&](const auto& sums, const Access& access, dim3 grid) {
     with_orders(p, [&](auto a, auto b) {
       lockstep::cuda::launch<gemm_tensor_tf32_kernel<Tile, a.value, b.value>>(
-          {.grid = dim3(tile_count(p, Tile::TILE, Tile::TILE), slices.count),
-           .block = Tile::THREADS,
-           .shared_bytes = Tile::SHARED_BYTES},
-          stream, sums, access);
+          {.grid = grid, .block = Tile::THREADS, .shared_bytes = Tile::SHARED_BYTES}, stream, sums,
+          access);
     });
   });
 }
 
 }  // namespace
 
-void gemm_tensor_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
+void gemm_tensor_tf32(const GemmProblem<float>& p, const Plan& plan, cudaStream_t stream) {
   using Large = TensorTiling<Tf32Core, 64>;
   using Small = TensorTiling<Tf32Core, 32>;
   static_assert(has_speed<Large>(tensor_tf32_speeds[0]) && has_speed<Small>(tensor_tf32_speeds[1]));
-  const auto [tile, slices] = plan_product(p.m, p.n, p.k, tensor_tf32_speeds);
-  if (tile == 0) return run<Large>(p, slices, stream);
-  run<Small>(p, slices, stream);
+  if (plan.tile == 0) return run<Large>(p, plan.slices, stream);
+  run<Small>(p, plan.slices, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -81,47 +81,41 @@ struct Core16 {
 /// One Tile of results per block, by mma. 16-byte loads where rows are aligned.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
 __global__ void __launch_bounds__(Tile::THREADS, 2)
-    gemm_tensor_bf16_kernel(const GemmProblem<typename Tile::Element, C> p,
-                            const TensorAccess access) {
+    gemm_tensor_bf16_kernel(const GemmProblem<typename Tile::Element, C> p, const Access access) {
   tensor_product<Tile, A_DEPTH_CONTIGUOUS, B_DEPTH_CONTIGUOUS>(p, access);
 }
 
 template <class Tile, class C>
-void run(const GemmProblem<typename Tile::Element, C>& p, const Slices& slices,
-         cudaStream_t stream) {
-  with_slices(p, slices.count, stream,
-              [&]<class Sum>(const GemmProblem<typename Tile::Element, Sum>& sums) {
-                const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
-                                          aligned_results(sums), slices.depth};
-                with_orders(p, [&](auto a, auto b) {
-                  lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, Sum>>(
-                      {.grid = dim3(tile_count(p, Tile::TILE, Tile::TILE), slices.count),
-                       .block = Tile::THREADS,
-                       .shared_bytes = Tile::SHARED_BYTES},
-                      stream, sums, access);
-                });
-              });
+void run(const GemmProblem<typename Tile::Element, C>& p, int slices, cudaStream_t stream) {
+  const auto start = [&]<class T, class Sum>(const GemmProblem<T, Sum>& sums, const Access& access,
+                                             dim3 grid) {
+    with_orders(p, [&](auto a, auto b) {
+      lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, Sum>>(
+          {.grid = grid, .block = Tile::THREADS, .shared_bytes = Tile::SHARED_BYTES}, stream, sums,
+          access);
+    });
+  };
+  with_tiles<Tile>(p, slices, stream, start);
 }
 
 template <class T, class C>
-void choose(const GemmProblem<T, C>& p, cudaStream_t stream) {
+void run_plan(const GemmProblem<T, C>& p, const Plan& plan, cudaStream_t stream) {
   using Large = TensorTiling<Core16<T>, 64>;
   using Small = TensorTiling<Core16<T>, 32>;
   static_assert(has_speed<Large>(tensor_16_speeds[0]) && has_speed<Small>(tensor_16_speeds[1]));
-  const auto [tile, slices] = plan_product(p.m, p.n, p.k, tensor_16_speeds);
-  if (tile == 0) return run<Large>(p, slices, stream);
-  run<Small>(p, slices, stream);
+  if (plan.tile == 0) return run<Large>(p, plan.slices, stream);
+  run<Small>(p, plan.slices, stream);
 }
 
 }  // namespace
 
 template <class T, class C>
-void gemm_tensor_16(const GemmProblem<T, C>& p, cudaStream_t stream) {
-  choose(on_device(p), stream);
+void gemm_tensor_16(const GemmProblem<T, C>& p, const Plan& plan, cudaStream_t stream) {
+  run_plan(on_device(p), plan, stream);
 }
-template void gemm_tensor_16(const GemmProblem<BFloat16>&, cudaStream_t);
-template void gemm_tensor_16(const GemmProblem<Half>&, cudaStream_t);
-template void gemm_tensor_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
-template void gemm_tensor_16(const GemmProblem<Half, float>&, cudaStream_t);
+template void gemm_tensor_16(const GemmProblem<BFloat16>&, const Plan&, cudaStream_t);
+template void gemm_tensor_16(const GemmProblem<Half>&, const Plan&, cudaStream_t);
+template void gemm_tensor_16(const GemmProblem<BFloat16, float>&, const Plan&, cudaStream_t);
+template void gemm_tensor_16(const GemmProblem<Half, float>&, const Plan&, cudaStream_t);
 
 }  // namespace lockstep::kernels::cuda

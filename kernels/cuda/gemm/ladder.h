@@ -19,7 +19,9 @@
 /// A product of 16-bit factors may have a result of f32 (rungs 10 and 11).
 ///
 /// All functions only enqueue work on `stream` and may be called from any thread. Results are
-/// deterministic: their bits depend on the problem alone. Sums are made in f32 (f64 for f64); the
+/// deterministic: their bits depend on the rung, and on the problem alone. For 16-bit types and
+/// tf32 the rung depends on the problem, on whether the GPU is a Hopper, and on whether the rows of
+/// matrices are aligned for its copy engine (hopper_can). Sums are made in f32 (f64 for f64); the
 /// bias and the former value of c are added to the sum before it is rounded to c's type.
 
 #include <cuda_runtime.h>
@@ -28,12 +30,12 @@
 #include <string_view>
 
 #include "lockstep/core/half.h"
+#include "lockstep/kernels/cuda/gemm/slice_plan.h"
 #include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
 
-/// The product that all callers use: the best of the rungs in full precision, chosen by the sizes
-/// (and, for 16-bit types, by whether the GPU is a Hopper and the rows are aligned for it).
+/// The product that all callers use: the best of the rungs in full precision.
 void gemm(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<double>& problem, cudaStream_t stream);
 template <class T, class C>  // as rungs 10 and 11
@@ -61,6 +63,13 @@ void gemm_tensor_16(const GemmProblem<T, C>& problem, cudaStream_t stream);
 template <class T, class C>
 void gemm_hopper_16(const GemmProblem<T, C>& problem, cudaStream_t stream);
 void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
+
+/// Rungs 8 to 10 with a given plan, instead of the one that plan_product makes. plan.tile is a row
+/// of the rung's table in slice_plan.h. (hopper/hopper.h: rungs 11 and 12.)
+void gemm_double_buffered(const GemmProblem<float>& problem, const Plan& plan, cudaStream_t stream);
+void gemm_tensor_tf32(const GemmProblem<float>& problem, const Plan& plan, cudaStream_t stream);
+template <class T, class C>
+void gemm_tensor_16(const GemmProblem<T, C>& problem, const Plan& plan, cudaStream_t stream);
 
 /// One row of a table that tests and benchmarks go through.
 template <class T>

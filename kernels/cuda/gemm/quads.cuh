@@ -1,6 +1,6 @@
 #pragma once
-/// Four floats at a time: what rungs 6 and later use to read and write memory by 16 bytes. For .cu
-/// files only.
+/// Four elements at a time: what rungs 6 to 10 use to read factors by 16 bytes, and to write four
+/// neighbouring results at once. For .cu files only.
 
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"

@@ -10,24 +10,29 @@
 ///            |--------|--------|--------|-----|
 ///            slice 0  slice 1  slice 2  slice 3         c = ((0 + 1) + 2) + 3, then bias or c
 ///
-/// So the bits of a result depend on how K is cut. To be the same on every GPU the cut must depend
-/// on the problem's sizes alone, and never on the number of multiprocessors.
+/// So the bits of a result depend on how K is cut. slice_plan.h chooses.
 ///
 /// Source: CUTLASS documentation, "Efficient GEMM in CUDA": split-K.
+
+#include <fmt/format.h>
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
+#include "lockstep/kernels/cuda/gemm/quads.cuh"
 #include "lockstep/kernels/cuda/gemm/slice_plan.h"
 
 namespace lockstep::kernels::cuda {
 
-/// Scratch memory in the order of a stream.
+/// Scratch memory in the order of a stream. Throws DeviceError if there is not enough.
 class Scratch {
  public:
   Scratch(std::int64_t floats, cudaStream_t stream) : stream_(stream) {
     const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
-    lockstep::cuda::call("matmul", "cudaMallocAsync", cudaMallocAsync(&data_, bytes, stream));
+    const cudaError_t error = cudaMallocAsync(&data_, bytes, stream);
+    if (error != cudaSuccess)
+      lockstep::cuda::failed(
+          "matmul", fmt::format("cudaMallocAsync of {} bytes of scratch memory", bytes), error);
   }
   ~Scratch() { (void)cudaFreeAsync(data_, stream_); }
   Scratch(const Scratch&) = delete;
@@ -101,15 +106,15 @@ void fold_slices(const GemmProblem<T, C>& p, const float* slices, int count, cud
     lockstep::cuda::launch<gemm_fold_slices_kernel<T, C, WIDTH>>(
         {.grid = blocks_for(p.m * p.n, BLOCK * WIDTH), .block = BLOCK}, stream, p, slices, count);
   };
-  if (p.n % 4 == 0 && is_aligned<4>(p.c) && is_aligned<4>(p.bias))
+  if (aligned_results(p))
     start(std::integral_constant<int, 4>{});
   else
     start(std::integral_constant<int, 1>{});
 }
 
-/// Calls launch(problem) for the kernel that computes all slices: slice s of a problem's sum goes
-/// to the matrix problem.c + s * m * n. One slice: straight into c. More: into scratch memory, as
-/// f32, and from there into c.
+/// Finishes p by `count` slices: launch(problem) starts the kernel that computes all of them, and
+/// puts the s-th slice's sums into the matrix problem.c + s * m * n. One slice goes straight to c;
+/// more go to scratch memory, as f32, and from there to c.
 template <class T, class C, class F>
 void with_slices(const GemmProblem<T, C>& p, int count, cudaStream_t stream, F&& launch) {
   if (count == 1) return launch(p);
@@ -124,6 +129,31 @@ void with_slices(const GemmProblem<T, C>& p, int count, cudaStream_t stream, F&&
                                .c = scratch.data(),
                                .accumulate = false});
   fold_slices(p, static_cast<const float*>(scratch.data()), count, stream);
+}
+
+/// What of a product can be accessed by 16 bytes (a, b), and by four elements (c); how K is cut.
+struct Access {
+  bool a, b, c;
+  std::int64_t slice_depth;
+};
+
+/// Whether a row of plan_product's table is about this size of tiles.
+template <class Tile>
+constexpr bool has_speed(const TileSpeed& speed) {
+  return speed.rows == Tile::ROWS && speed.columns == Tile::COLUMNS && speed.depth == Tile::DEPTH;
+}
+
+/// The same for rungs 8 to 10: launch(problem, access, grid), where blockIdx.x is the tile and
+/// blockIdx.y the slice. `wanted` is a Plan's.
+template <class Tile, class T, class C, class F>
+void with_tiles(const GemmProblem<T, C>& p, int wanted, cudaStream_t stream, F&& launch) {
+  const Slices slices = cut_depth(p.k, wanted, Tile::DEPTH, shortest_slice * Tile::DEPTH);
+  with_slices(p, slices.count, stream, [&](const auto& sums) {
+    launch(sums,
+           Access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(), aligned_results(sums),
+                  slices.depth},
+           dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices.count));
+  });
 }
 
 }  // namespace lockstep::kernels::cuda

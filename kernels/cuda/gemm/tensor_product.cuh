@@ -37,17 +37,11 @@ template <class Core_, int WARP_>
 struct TensorTiling {
   using Core = Core_;
   using Element = typename Core::Element;
-  static constexpr int WARP = WARP_, TILE = 2 * WARP, THREADS = 128;
+  static constexpr int WARP = WARP_, ROWS = 2 * WARP, COLUMNS = ROWS, THREADS = 128;
   static constexpr int DEPTH = 2 * Core::DEPTH;  // per step: 64 bytes
   static constexpr int STAGES = 4;
-  using Copier = TileCopier<Element, TILE, DEPTH, THREADS, TileOrder::as_stored>;
+  using Copier = TileCopier<Element, ROWS, DEPTH, THREADS, TileOrder::as_stored>;
   static constexpr std::size_t SHARED_BYTES = 2 * STAGES * Copier::SIZE * sizeof(Element);
-};
-
-/// What of the problem can be accessed by 16 bytes (a, b), and c by four elements; how K is split.
-struct TensorAccess {
-  bool a, b, c;
-  std::int64_t slice_depth;
 };
 
 /// A thread's operands for one instruction's depth.
@@ -76,10 +70,10 @@ struct TensorFragments {
 template <class Tile, class T, class C>
 __device__ __forceinline__ TileOrigin banded_origin(const GemmProblem<T, C>& p) {
   constexpr int BAND = 8;
-  const std::int64_t down = tiles(p.m, Tile::TILE), across = tiles(p.n, Tile::TILE);
+  const std::int64_t down = tiles(p.m, Tile::ROWS), across = tiles(p.n, Tile::COLUMNS);
   const std::int64_t band = blockIdx.x / (BAND * across), place = blockIdx.x % (BAND * across);
   const std::int64_t below = down - band * BAND, rows = below < BAND ? below : BAND;
-  return {(band * BAND + place % rows) * Tile::TILE, place / rows * Tile::TILE};
+  return {(band * BAND + place % rows) * Tile::ROWS, place / rows * Tile::COLUMNS};
 }
 
 /// Stores a thread's part of two products of 16 x 8 that lie side by side, the left one at (row,
@@ -113,7 +107,7 @@ __device__ __forceinline__ void store_products(const GemmProblem<T, C>& p, std::
 /// y-th matrix in p.c.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
 __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Element, C> p,
-                                               const TensorAccess& access) {
+                                               const Access& access) {
   using Core = typename Tile::Core;
   using Element = typename Tile::Element;
   using Copier = typename Tile::Copier;
@@ -172,12 +166,6 @@ __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Elemen
     for (int j = 0; j < WARP / 8; j += 2)
       store_products(p, row0 + row + i * 16, column0 + column + j * 8, sum[i][j], sum[i][j + 1],
                      access.c);
-}
-
-/// Whether a row of plan_product's table is about this size of tiles.
-template <class Tile>
-constexpr bool has_speed(const TileSpeed& speed) {
-  return speed.rows == Tile::TILE && speed.columns == Tile::TILE && speed.depth == Tile::DEPTH;
 }
 
 /// Calls f with two std::bool_constant: whether `a` and `b` are contiguous along the depth.

@@ -348,6 +348,11 @@ enum cudaFuncAttribute : int {
   cudaFuncAttributePreferredSharedMemoryCarveout = 9,
   cudaFuncAttributeNonPortableClusterSizeAllowed = 14,
 };
+enum cudaSharedCarveout : int {
+  cudaSharedmemCarveoutDefault = -1,
+  cudaSharedmemCarveoutMaxL1 = 0,
+  cudaSharedmemCarveoutMaxShared = 100,
+};
 struct cudaFuncAttributes {
   std::size_t sharedSizeBytes;
   std::size_t constSizeBytes;

@@ -173,8 +173,8 @@ TEST_CASE("gpu.sh: tests of which none has the name have failed") {
       "test/test_cuda",
       "case \"$*\" in\n"
       "*list*) printf '%s\\n' '[doctest] listing' 'Every rung: a' 'products of 16-bit' \\\n"
-      "  'a long sum' 'the default' 'two runs' 'medium and large' 'large tiles' \\\n"
-      "  'tiles in several' 'fill' 'streams' ;;\n"
+      "  'a long sum' 'the default' 'two runs' 'every size' 'plans' \\\n"
+      "  'any number of slices' 'slices for' 'tiles in several' 'fill' 'streams' ;;\n"
       "*fill*) echo '[doctest] test cases: 0 | 0 passed | 0 failed | 9 skipped' ;;\n"
       "*) echo '[doctest] test cases:  2 |  2 passed | 0 failed | 7 skipped' ;;\n"
       "esac\n");

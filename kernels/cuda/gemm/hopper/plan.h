@@ -1,9 +1,11 @@
 #pragma once
-/// How rungs 11 and 12 cut a product into tiles and slices, and when their portable twins are
-/// better: a pure function of sizes. It knows neither the GPU nor how busy it is, so that the order
-/// of a sum, and with it its bits, is the same on every Hopper.
+/// How rungs 11 and 12 cut a product into tiles and slices, and what that takes beside their
+/// portable twins: a pure function of sizes. It knows neither the GPU nor how busy it is, so that
+/// the order of a sum, and with it its bits, is the same on every Hopper.
 
 #include <cstdint>
+
+#include "lockstep/kernels/cuda/gemm/slice_plan.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -31,7 +33,7 @@ constexpr HopperShape hopper_shape(HopperTile tile) {
 
 struct HopperPlan {
   HopperTile tile;
-  int slices;  ///< wanted, of k: each becomes a sum of its own (slices.cuh)
+  int slices;  ///< of k, wanted as in Plan
 
   bool operator==(const HopperPlan&) const = default;
 };
@@ -44,14 +46,19 @@ struct HopperSizes {
   bool turns_a, turns_b;  ///< which must be turned over first (12_hopper_tf32.cu)
 };
 
-/// Estimates in clock cycles of a multiprocessor; hopper/plan.cpp says how.
+/// An estimate of the cycles of a multiprocessor's clock that a plan takes; hopper/plan.cpp says
+/// how.
 std::int64_t hopper_cycles(const HopperSizes& sizes, const HopperPlan& plan);
-std::int64_t twin_cycles(const HopperSizes& sizes);
+
+struct HopperEstimate {
+  HopperPlan plan;
+  std::int64_t cycles;
+};
 
 /// The fastest plan, by hopper_cycles.
-HopperPlan hopper_plan(const HopperSizes& sizes);
+HopperEstimate hopper_plan(const HopperSizes& sizes);
 
-/// Whether it is faster than the twin, by these estimates.
-bool hopper_pays(const HopperSizes& sizes, const HopperPlan& plan);
+/// The plan of the twin, rung 9 or 10, and an estimate to compare with that of hopper_plan.
+Estimate twin_plan(const HopperSizes& sizes);
 
 }  // namespace lockstep::kernels::cuda

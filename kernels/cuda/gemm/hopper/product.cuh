@@ -1,8 +1,8 @@
 #pragma once
 /// The kernel of rungs 11 and 12: the two differ in element type only, and in bytes they are one.
 /// 11_hopper_bf16.cu tells what it does and why; panels.cuh tells how operands lie in memory,
-/// hopper_intrinsics.h holds the instructions, tile.cuh what is in shared memory, and plan.cpp
-/// chooses the tiles.
+/// hopper_intrinsics.h holds the instructions, tile.cuh what is in shared memory, store.cuh how
+/// results leave, and plan.cpp chooses the tiles.
 
 #include <algorithm>
 
@@ -14,24 +14,32 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-/// One thread starts all copies. Coordinates are (inner, outer) of the matrix in memory.
-template <class Tile, class T, bool a_mn_major, bool b_mn_major, class C>
-__device__ void produce(Shared<Tile, C>& shared, const CUtensorMap& a, const CUtensorMap& b,
-                        const Output<C>& out, int rank) {
-  constexpr int block_k = hw::ROW_BYTES / sizeof(T);
+/// Elements in the 128 bytes of a block of k.
+template <class T>
+constexpr int k_width = hw::ROW_BYTES / sizeof(T);
+
+// What does not depend on a parameter of the kernel does not have it, and the large functions are
+// not __forceinline__: for the simulator they are compiled once for several of the 64 kernels. For
+// GPUs they are inlined all the same: otherwise kernels had a stack (docs/kernels.md).
+
+/// One thread starts all copies, for blocks of `width` elements of k. Coordinates are (inner,
+/// outer) of the matrix in memory.
+template <class Tile, int width, bool a_mn_major, bool b_mn_major>
+__device__ void produce(Ring<Tile>& ring, const CUtensorMap& a, const CUtensorMap& b,
+                        const Extent& extent, int rank) {
   constexpr int own_panels_b = Tile::PANELS_B / Tile::CLUSTER;  // other blocks send theirs here
   constexpr std::uint16_t everybody = (1 << Tile::CLUSTER) - 1;
-  const Schedule<Tile> schedule(out);
+  const Schedule<Tile> schedule(extent);
   RingPlace<Tile::STAGES> place;
   for (int i = blockIdx.x / Tile::CLUSTER; i < schedule.count(); i += gridDim.x / Tile::CLUSTER) {
-    const Work work = schedule.work(out, i, rank);
-    for (int block = work.first_block; block < work.end_block; ++block, place.advance()) {
+    const Work work = schedule.work(i, rank);
+    for (int k_block = work.first_k_block; k_block < work.end_k_block; ++k_block, place.advance()) {
       // In the first round no consumer has read anything yet: phase "-1" is taken for complete.
-      hw::wait(shared.empty[place.stage], place.parity ^ 1);
-      hw::Barrier& full = shared.full[place.stage];
+      hw::wait(ring.empty[place.stage], place.parity ^ 1);
+      hw::Barrier& full = ring.full[place.stage];
       hw::arrive_expecting(full, sizeof(Stage<Tile>));
-      Stage<Tile>& stage = shared.stages[place.stage];
-      const int at_k = block * block_k;
+      Stage<Tile>& stage = ring.stages[place.stage];
+      const int at_k = k_block * width;
 #pragma unroll
       for (int panel = 0; panel < Tile::PANELS_A; ++panel) {
         const int row = work.row + panel * hw::PANEL_ROWS;
@@ -51,12 +59,18 @@ __device__ void produce(Shared<Tile, C>& shared, const CUtensorMap& a, const CUt
   }
 }
 
+/// This warp has read a stage: it says so in every block, for each sends to all.
+template <class Tile>
+__device__ __forceinline__ void release(Ring<Tile>& ring, int stage) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (lane < Tile::CLUSTER) hw::arrive_in_block(ring.empty[stage], lane);
+}
+
 /// sum = the products of a part of the work, by one warpgroup: 64 rows of the block's tile of A
-/// times its tile of B. `release(stage)` says that the warp has read a stage.
-template <class Tile, class T, bool a_mn_major, bool b_mn_major, class C, class Release>
-__device__ __forceinline__ void multiply(hw::Accumulators<Tile::N>& sum, Shared<Tile, C>& shared,
-                                         const Work& work, RingPlace<Tile::STAGES>& place,
-                                         int consumer, Release&& release) {
+/// times its tile of B.
+template <class Tile, class T, bool a_mn_major, bool b_mn_major>
+__device__ void multiply(hw::Accumulators<Tile::N>& sum, Ring<Tile>& ring, const Work& work,
+                         RingPlace<Tile::STAGES>& place, int consumer) {
   constexpr int steps = hw::ROW_BYTES / 32;  // wgmmas over the k of one stage
 #pragma unroll
   for (int j = 0; j < Tile::N / 8; ++j)
@@ -64,9 +78,9 @@ __device__ __forceinline__ void multiply(hw::Accumulators<Tile::N>& sum, Shared<
     for (int i = 0; i < 4; ++i) sum[j][i] = 0.0f;
 
   int before = 0;
-  for (int block = work.first_block; block < work.end_block; ++block, place.advance()) {
-    hw::wait(shared.full[place.stage], place.parity);
-    const Stage<Tile>& stage = shared.stages[place.stage];
+  for (int k_block = work.first_k_block; k_block < work.end_k_block; ++k_block, place.advance()) {
+    hw::wait(ring.full[place.stage], place.parity);
+    const Stage<Tile>& stage = ring.stages[place.stage];
     const std::uint64_t a = hw::descriptor<a_mn_major>(stage.a[consumer]);
     const std::uint64_t b = hw::descriptor<b_mn_major>(stage.b[0]);
     hw::pin(sum);
@@ -79,12 +93,12 @@ __device__ __forceinline__ void multiply(hw::Accumulators<Tile::N>& sum, Shared<
     hw::pin(sum);
     // The tensor cores go on with this block while we see that the one before is finished.
     hw::wait_products<1>();
-    if (block > work.first_block) release(before);
+    if (k_block > work.first_k_block) release(ring, before);
     before = place.stage;
   }
   hw::wait_products<0>();
   hw::pin(sum);
-  release(before);
+  release(ring, before);
 }
 
 /// A warpgroup computes its 64 rows of each of the block's tiles.
@@ -92,21 +106,16 @@ template <class Tile, class T, bool a_mn_major, bool b_mn_major, class C>
 __device__ void consume(Shared<Tile, C>& shared, const Output<C>& out, int rank, int consumer) {
   const int warp = threadIdx.x / 32 % 4;  // of its warpgroup
   const int own = consumer * 4 + warp;
-  const std::uint32_t lane = threadIdx.x % 32;
-  // This warp has read the stage: it says so in every block, for each sends to all.
-  const auto release = [&](int stage) {
-    if (lane < Tile::CLUSTER) hw::arrive_in_block(shared.empty[stage], lane);
-  };
-  const Schedule<Tile> schedule(out);
+  const Schedule<Tile> schedule(out.extent);
   RingPlace<Tile::STAGES> place;
   for (int i = blockIdx.x / Tile::CLUSTER; i < schedule.count(); i += gridDim.x / Tile::CLUSTER) {
-    const Work work = schedule.work(out, i, rank);
+    const Work work = schedule.work(i, rank);
     Bias<Tile, C> bias;
     if (out.bias != nullptr) bias.fetch(out, work.column);
     hw::Accumulators<Tile::N> sum;
-    multiply<Tile, T, a_mn_major, b_mn_major>(sum, shared, work, place, consumer, release);
+    multiply<Tile, T, a_mn_major, b_mn_major>(sum, shared.ring, work, place, consumer);
     if (out.bias != nullptr) bias.spread(shared.bias[own]);
-    C* const c = out.c + work.slice * (std::int64_t{out.m} * out.n);
+    C* const c = out.c + work.slice * (std::int64_t{out.extent.m} * out.extent.n);
     store<Tile>(sum, shared.patches[own], shared.bias[own], out, c,
                 work.row + consumer * hw::PANEL_ROWS + warp * 16, work.column);
   }
@@ -135,8 +144,8 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
   const int rank = Tile::CLUSTER > 1 ? hw::cluster_rank() : 0;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::STAGES; ++stage) {
-      hw::init(shared.full[stage], 1);
-      hw::init(shared.empty[stage], Tile::CLUSTER * Tile::CONSUMER_WARPS);
+      hw::init(shared.ring.full[stage], 1);
+      hw::init(shared.ring.empty[stage], Tile::CLUSTER * Tile::CONSUMER_WARPS);
     }
     hw::fence_init();
   }
@@ -147,7 +156,8 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
   const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
     if constexpr (Tile::MOVES_REGISTERS) hw::give_registers<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) produce<Tile, T, a_mn_major, b_mn_major>(shared, a, b, out, rank);
+    if (threadIdx.x == 0)
+      produce<Tile, k_width<T>, a_mn_major, b_mn_major>(shared.ring, a, b, out.extent, rank);
     __syncwarp();
   } else {
     if constexpr (Tile::MOVES_REGISTERS) hw::take_registers<Tile::CONSUMER_REGISTERS>();
@@ -160,7 +170,7 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
 // ---- host --------------------------------------------------------------------------------------
 
 /// The driver's function that writes a tensor map, found without linking to the driver.
-inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   static const auto encoder = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result{};
@@ -182,7 +192,7 @@ template <class T>
 CUtensorMap tensor_map(const T* matrix, std::int64_t rows, std::int64_t inner, std::int64_t pitch) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(inner), static_cast<cuuint64_t>(rows)};
   const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(pitch) * sizeof(T)};
-  const cuuint32_t box[] = {hw::ROW_BYTES / sizeof(T), hw::PANEL_ROWS};
+  const cuuint32_t box[] = {k_width<T>, hw::PANEL_ROWS};
   const cuuint32_t every_element[] = {1, 1};
   CUtensorMap map;
   const CUresult result = tensor_map_encoder()(
@@ -196,7 +206,7 @@ CUtensorMap tensor_map(const T* matrix, std::int64_t rows, std::int64_t inner, s
 }
 
 /// An attribute of the current device.
-inline int device_attribute(cudaDeviceAttr attribute) {
+int device_attribute(cudaDeviceAttr attribute) {
   int device = 0;
   int value = 0;
   lockstep::cuda::call("gemm_hopper", "cudaGetDevice", cudaGetDevice(&device));
@@ -210,7 +220,7 @@ template <class Tile, class T, bool transpose_a, bool transpose_b, class C>
 void launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const Output<C>& out,
                   cudaStream_t stream) {
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * Tile::BLOCKS / Tile::CLUSTER;
-  const int clusters = std::min(room, Schedule<Tile>(out).count());
+  const int clusters = std::min(room, Schedule<Tile>(out.extent).count());
   lockstep::cuda::launch<hopper_product_kernel<Tile, T, transpose_a, transpose_b, C>>(
       {.grid = static_cast<unsigned>(clusters * Tile::CLUSTER),
        .block = Tile::THREADS,
@@ -223,17 +233,12 @@ void launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const Output<C>& o
 template <class T, bool transpose_a, bool transpose_b, class C>
 void run_plan(const GemmProblem<T, C>& p, const CUtensorMap& a, const CUtensorMap& b,
               const HopperPlan& plan, cudaStream_t stream) {
-  constexpr int block_k = hw::ROW_BYTES / sizeof(T);
-  const Slices slices = cut_depth(p.k, plan.slices, block_k, block_k);
+  const Slices slices = cut_depth(p.k, plan.slices, k_width<T>, k_width<T>);
   with_slices(p, slices.count, stream, [&](const auto& q) {
-    const Output out{q.c,
-                     q.bias,
-                     static_cast<int>(q.m),
-                     static_cast<int>(q.n),
-                     q.accumulate,
-                     static_cast<int>(tiles(q.k, block_k)),
-                     slices.count,
-                     static_cast<int>(slices.depth / block_k)};
+    const Extent extent{static_cast<int>(q.m), static_cast<int>(q.n),
+                        static_cast<int>(tiles(q.k, k_width<T>)), slices.count,
+                        static_cast<int>(slices.depth / k_width<T>)};
+    const Output out{q.c, q.bias, q.accumulate, extent};
     const auto start = [&]<HopperTile tile>(std::integral_constant<HopperTile, tile>) {
       launch_tiles<HopperTiling<tile>, T, transpose_a, transpose_b>(a, b, out, stream);
     };

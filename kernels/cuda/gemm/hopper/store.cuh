@@ -21,7 +21,7 @@ struct Bias {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < Tile::N / 32; ++i)
-      if (column + 32 * i + lane < out.n) values[i] = out.bias[column + 32 * i + lane];
+      if (column + 32 * i + lane < out.extent.n) values[i] = out.bias[column + 32 * i + lane];
   }
 
   /// To shared memory, where all lanes find all columns.
@@ -58,8 +58,8 @@ struct Writer {
     for (int i = 0; i < CHUNKS; ++i) {
       const int r = lane / 8 + 4 * i;
       use(i, *reinterpret_cast<uint4*>(&patch.rows[r][lane % 8 * CHUNK]),
-          row + r < out.m && at_column < out.n
-              ? reinterpret_cast<uint4*>(c + std::int64_t{row + r} * out.n + at_column)
+          row + r < out.extent.m && at_column < out.extent.n
+              ? reinterpret_cast<uint4*>(c + std::int64_t{row + r} * out.extent.n + at_column)
               : nullptr);
     }
   }
@@ -118,9 +118,8 @@ struct Writer {
 };
 
 template <class Tile, class C>
-__device__ __forceinline__ void store(hw::Accumulators<Tile::N>& sum, Patch<C>& patch,
-                                      const float (&bias)[Tile::N], const Output<C>& out, C* c,
-                                      int row, int column) {
+__device__ void store(hw::Accumulators<Tile::N>& sum, Patch<C>& patch, const float (&bias)[Tile::N],
+                      const Output<C>& out, C* c, int row, int column) {
   Writer<Tile, C> writer{patch, bias, out, c, row, column, {}};
   writer.write(sum, std::make_integer_sequence<int, Tile::N / Patch<C>::columns>{});
 }

@@ -72,14 +72,20 @@ struct Patch {
   alignas(16) C rows[16][columns + 8];
 };
 
+/// Where operands arrive, and are read.
+template <class Tile>
+struct Ring {
+  Stage<Tile> stages[Tile::STAGES];  ///< at a multiple of 1024, see hopper/panels.cuh
+  hw::Barrier full[Tile::STAGES];    ///< phase i complete: the copies of round i have arrived
+  hw::Barrier empty[Tile::STAGES];   ///< phase i complete: all have read what round i brought
+};
+
 /// C: the elements of c.
 template <class Tile, class C>
 struct Shared {
-  Stage<Tile> stages[Tile::STAGES];  ///< at a multiple of 1024, see hopper/panels.cuh
+  Ring<Tile> ring;
   Patch<C> patches[Tile::CONSUMER_WARPS];
   alignas(16) float bias[Tile::CONSUMER_WARPS][Tile::N];
-  hw::Barrier full[Tile::STAGES];   ///< phase i complete: the copies of round i have arrived
-  hw::Barrier empty[Tile::STAGES];  ///< phase i complete: all have read what round i brought
 };
 
 /// With what it takes to move the beginning to a multiple of 1024.
@@ -112,22 +118,27 @@ struct RingPlace {
   }
 };
 
-/// What the kernel computes. n is a multiple of 16 bytes, c begins at one. The sum over k is cut
-/// into `slices` of `slice_blocks` blocks (of 128 bytes; the last slice may have fewer), each of
-/// which has an (m, n) matrix of its own at c.
+/// How large the product is. The sum over k is cut into `slices` of `slice_k_blocks` blocks (of 128
+/// bytes; the last slice may have fewer).
+struct Extent {
+  int m, n;
+  int k_blocks, slices, slice_k_blocks;
+};
+
+/// Where results go. n is a multiple of 16 bytes, c begins at one. Each slice has an (m, n) matrix
+/// of its own at c.
 template <class C>
 struct Output {
   C* c;
   const C* bias;
-  int m, n;
   bool accumulate;
-  int k_blocks, slices, slice_blocks;
+  Extent extent;
 };
 
 /// A part of the work: a block's tile of c, and the blocks of k to be summed up.
 struct Work {
   int row, column;  ///< the first ones of the block's tile
-  int slice, first_block, end_block;
+  int slice, first_k_block, end_k_block;
 };
 
 /// The order of the work. A cluster's tile is CLUSTER * M x N: rows for each of its blocks. 8 of
@@ -137,24 +148,23 @@ struct Work {
 template <class Tile>
 struct Schedule {
   static constexpr int band = 8, height = Tile::CLUSTER * Tile::M;
-  int rows, columns, slices;
+  Extent extent;
+  int rows, columns;
 
-  template <class C>
-  __host__ __device__ explicit Schedule(const Output<C>& out)
-      : rows((out.m - 1) / height + 1), columns((out.n - 1) / Tile::N + 1), slices(out.slices) {}
-  __host__ __device__ int count() const { return rows * columns * slices; }
+  __host__ __device__ explicit Schedule(const Extent& e)
+      : extent(e), rows((e.m - 1) / height + 1), columns((e.n - 1) / Tile::N + 1) {}
+  __host__ __device__ int count() const { return rows * columns * extent.slices; }
 
   /// The i-th part for block `rank` of a cluster.
-  template <class C>
-  __device__ Work work(const Output<C>& out, int i, int rank) const {
+  __device__ Work work(int i, int rank) const {
     const int slice = i / (rows * columns), tile = i % (rows * columns);
     const int first = tile / (band * columns) * band;
     const int in_band = min(band, rows - first);
     const int within = tile % (band * columns);
     const int row = (first + within % in_band) * Tile::CLUSTER + rank;
-    const int begin = slice * out.slice_blocks;
+    const int begin = slice * extent.slice_k_blocks;
     return {row * Tile::M, within / in_band * Tile::N, slice, begin,
-            min(begin + out.slice_blocks, out.k_blocks)};
+            min(begin + extent.slice_k_blocks, extent.k_blocks)};
   }
 };
 
