@@ -66,8 +66,8 @@ void launch(const LaunchShape& shape, cudaStream_t stream, Args&&... args) {
       return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
     };
     error = set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
-    // All that the L1 cache can spare: how many blocks share a multiprocessor is not the driver's
-    // choice.
+    // All that the L1 cache can spare: how many of such blocks share a multiprocessor is then not
+    // the driver's choice. (For kernels that ask for less it is.)
     if (error == cudaSuccess)
       error = set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   }

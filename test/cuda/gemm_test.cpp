@@ -212,11 +212,12 @@ void check_tiles(PlannedProduct<T, C> product, const TileSpeed (&speeds)[N], boo
     for (const bool ta : flags)
       for (const bool tb : flags) {
         const auto then = [&turn] { return thens[turn++ % 3]; };
-        const std::size_t offset = turn / 4 % 2;
+        const std::size_t offset = ta != tb ? 1 : 0;
         const std::int64_t m = s.rows, n = s.columns, k = 4 * s.depth;
-        // Rows of multiples of 16 bytes; the ring of four tiles goes round.
-        check_plan<T, C>(product, {tile, 1}, {m + 8, n, k + 8, ta, tb, then()}, tf32);
-        check_plan<T, C>(product, {tile, 1}, {m - 5, n + 3, 13, ta, tb, then(), offset}, tf32);
+        // Rows of multiples of 16 bytes, which begin at one or not; the ring of four tiles goes
+        // round.
+        check_plan<T, C>(product, {tile, 1}, {m + 8, n, k + 8, ta, tb, then(), offset}, tf32);
+        check_plan<T, C>(product, {tile, 1}, {m - 5, n + 3, 13, ta, tb, then()}, tf32);
         check_plan<T, C>(product, {tile, 2}, {9, n - 8, 2 * k + 3, ta, tb, then()}, tf32);
         ++turn;
       }

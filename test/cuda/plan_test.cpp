@@ -58,12 +58,13 @@ TEST_CASE("plans: tiles and slices of rungs 8 to 10") {
 }
 
 TEST_CASE("plans: the scratch memory of slices has an end") {
-  for (const std::int64_t size : {1024, 4096, 28672})
+  for (const std::int64_t size : {1024, 4096, 5120, 28672})
     for (const std::int64_t k : {16384, 131072}) {
       CAPTURE(size);
       CAPTURE(k);
       const auto sums = [&](int slices) { return slices > 1 ? slices * size * size : 0; };
       CHECK(sums(plan_product(size, size, k, double_buffered_speeds).plan.slices) <= 1 << 26);
+      CHECK(sums(plan_product(size, size, k, tensor_tf32_speeds).plan.slices) <= 1 << 26);
       CHECK(sums(plan_product(size, size, k, tensor_16_speeds).plan.slices) <= 1 << 26);
       CHECK(sums(hopper({size, size, k, 2, 4, false, false}).slices) <= 1 << 26);
       CHECK(sums(hopper({size, size, k, 4, 4, false, false}).slices) <= 1 << 26);

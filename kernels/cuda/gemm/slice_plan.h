@@ -40,8 +40,8 @@ struct Plan {
 /// A slice has at least so many steps: they fill the ring of tiles.
 inline constexpr int shortest_slice = 4;
 
-/// The sums of all slices have at most so many elements: 256 MiB of scratch memory. More results
-/// are tiles enough for every multiprocessor.
+/// The sums of all slices have at most so many elements: 256 MiB of scratch memory. More slices
+/// would be faster for some products of many results and a very long K.
 inline constexpr std::int64_t most_slice_sums = std::int64_t{1} << 26;
 
 /// An H100 or H200, in the cycles of a multiprocessor's clock, as plans see it: a constant. Were a

@@ -233,11 +233,11 @@ void launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const Output<C>& o
 template <class T, bool transpose_a, bool transpose_b, class C>
 void run_plan(const GemmProblem<T, C>& p, const CUtensorMap& a, const CUtensorMap& b,
               const HopperPlan& plan, cudaStream_t stream) {
-  const Slices slices = cut_depth(p.k, plan.slices, k_width<T>, k_width<T>);
+  const std::int64_t k_blocks = tiles(p.k, k_width<T>);
+  const Slices slices = cut_depth(k_blocks, plan.slices, 1, 1);  // as hopper_cycles does
   with_slices(p, slices.count, stream, [&](const auto& q) {
-    const Extent extent{static_cast<int>(q.m), static_cast<int>(q.n),
-                        static_cast<int>(tiles(q.k, k_width<T>)), slices.count,
-                        static_cast<int>(slices.depth / k_width<T>)};
+    const Extent extent{static_cast<int>(q.m), static_cast<int>(q.n), static_cast<int>(k_blocks),
+                        slices.count, static_cast<int>(slices.depth)};
     const Output out{q.c, q.bias, q.accumulate, extent};
     const auto start = [&]<HopperTile tile>(std::integral_constant<HopperTile, tile>) {
       launch_tiles<HopperTiling<tile>, T, transpose_a, transpose_b>(a, b, out, stream);
