@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <map>
 
 #include "lockstep/core/gpu/gpu.h"
@@ -168,11 +169,15 @@ TEST_CASE("GPU DDP: a recorded step refuses what the host would have to read") {
 TEST_CASE("GPU DDP: a deferred verdict is told when it is asked for, and at the end") {
   enum class Told { next_backward, settle, last_step, statistics, end, recording };
   using enum Told;
-  // Their totals differ: what reads the verdict tells both ranks so.
-  const auto train = [](World& world, Told told) {
+  std::atomic<int> untold = 0;  // ranks whose backward has not told it
+  // Their totals differ: what reads the verdict tells both ranks so. Of v, which is frozen, nothing
+  // is waited for.
+  const auto train = [&untold](World& world, Told told) {
     const Device device{*gpu::kind(), 0};
-    const Parameter w(Tensor::full({4}, 2, DType::f32, device), "w");
-    dist::DistributedDataParallel ddp({w}, {}, world);
+    const Parameter v(Tensor::full({3}, 2, DType::f32, device), "v"),
+        w(Tensor::full({4}, 2, DType::f32, device), "w");
+    dist::DistributedDataParallel ddp({v, w}, {}, world);
+    v.set_requires_grad(false);
     const auto backward = [&](std::optional<Weight> weight) {
       w.zero_grad();
       Tape tape;
@@ -182,6 +187,7 @@ TEST_CASE("GPU DDP: a deferred verdict is told when it is asked for, and at the 
     for (int i = 0; i < 3; ++i) backward(Weight{1, 2});
     if (told == recording) graph();
     backward(Weight{1.0, world.rank() == 0 ? 2.0 : 3.0});
+    ++untold;
     if (told == next_backward) backward(Weight{1, 2});
     if (told == recording) graph();
     if (told == settle) ddp.settle();
@@ -191,9 +197,11 @@ TEST_CASE("GPU DDP: a deferred verdict is told when it is asked for, and at the 
   };
   for (const Told told : {next_backward, settle, last_step, statistics, end, recording}) {
     CAPTURE(static_cast<int>(told));
+    untold = 0;
     CHECK_THROWS_WITH_AS(
         run_threads(2, {.transport = "ipc"}, [&](World& world) { train(world, told); }),
         doctest::Contains("the ranks' weights do not fit together"), StateError);
+    CHECK(untold == 2);
   }
 }
 

@@ -27,21 +27,24 @@ inline JoinOptions options_of(const GpuEngine& engine, double timeout) {
 }
 
 /// The number of GPUs, counted in a child: a process that has asked CUDA cannot fork ranks any
-/// more. First called before this process uses CUDA.
+/// more. In a process that has, the child finds none.
 inline int gpus() {
   static const int counted = [] {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(std::min(gpu::count(), 255));
     int status = 0;
     (void)::waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    const int of_child = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    return of_child > 0 ? of_child : gpu::count();
   }();
   return counted;
 }
 
-/// With NCCL no two ranks share a GPU.
+/// With NCCL no two ranks share a GPU. GPUs are counted whatever the engine is, and so before the
+/// first engine uses CUDA.
 inline bool enough_gpus(int ranks, const GpuEngine& engine) {
-  return engine.transport == "ipc" || ranks <= gpus();
+  const int counted = gpus();
+  return engine.transport == "ipc" || ranks <= counted;
 }
 
 }  // namespace lockstep::test

@@ -148,6 +148,13 @@ TEST_CASE("GPU DDP: parameters that are frozen between replays, on all ranks") {
   int replays = 0;
   CHECK(digest_of(true, freeze, false, &replays) == digest_of(false, freeze, false));
   CHECK(replays == 9);  // 11, but for two changes
+  const auto look = [&](int i, nn::Sequential& model) {
+    if (i > 4 && i <= 8)
+      CHECK(model.at<nn::Linear>("0").weight.gradient_state() == GradientState::nothing);
+    freeze(i, model);
+  };
+  for (const bool recorded : {false, true})
+    CHECK(digest_of(recorded, look, true) == digest_of(false, freeze, true));
 }
 
 TEST_CASE("GPU DDP: an optimizer's step behind a replay") {
