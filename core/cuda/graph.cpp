@@ -163,7 +163,7 @@ GraphHandle StepGraph::State::capture(cuda::Recording& now) const {
   noting_ = true;
   std::exception_ptr error = error_of(step);
   for (const auto& check : now.checks)
-    if (const std::exception_ptr another = error_of(check); !error) error = another;
+    if (!error) error = error_of(check);
   now_recorded = now_noted = nullptr;
   noting_ = false;
   if (error) {

@@ -114,8 +114,8 @@ class StepGraph {
   /// Called while a step is recorded: each later replay calls `change`, which does to the host what
   /// the step did, after its launch.
   static void at_replay(std::function<void()> change);
-  /// Called while a step is recorded: `check` is called when its function has ended, also by an
-  /// exception, and may throw. All are called; the first exception is thrown.
+  /// Called while a step is recorded: `check` is called when its function has ended, unless an
+  /// exception ends it or a check before this one has thrown. It may throw: the recording fails.
   static void at_end(std::function<void()> check);
   /// Called while a step is recorded: if the recording fails, `undo` undoes what the step has done
   /// to the host by then. The last one is called first. It must not throw.
