@@ -284,11 +284,15 @@ stage_counters() {
 }
 
 stage_sanitize() {
-  local kind
+  local kind unmet cases='every rung*,hopper: one tile*,hopper: several*'
+  if list_cases test_cuda && unmet=$(unmet_patterns test_cuda "$cases") && [[ -n $unmet ]]; then
+    not_run 1 "no case has the name $unmet"
+    record rungs
+  fi
   gpu_tool compute-sanitizer || return
   for kind in memcheck racecheck synccheck; do
     run "$kind, rungs" 120 "$tool" --tool "$kind" --error-exitcode 9 "$build/test/test_cuda" \
-      '--test-case=every rung*,hopper: one tile*,hopper: several*'
+      "--test-case=$cases"
   done
   run 'memcheck, kernels' 200 "$tool" --tool memcheck --error-exitcode 9 "$build/test/test_kernels"
 }

@@ -51,7 +51,7 @@ void Reducer::commit_unread() {
   for (const Parameter& parameter : parameters())
     parameter.set_gradient_state(parameter.requires_grad() ? GradientState::synchronized
                                                            : GradientState::nothing);
-  trace_.leave_out_verdict();
+  trace_.defer_verdict();
   end_step(StepVerdict::commit, 0);
 }
 

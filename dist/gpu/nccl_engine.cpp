@@ -70,7 +70,7 @@ class NcclEngine final : public DeviceEngine {
   Storage allocate(std::size_t bytes) override;
   void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override;
-  void abort(const Stream&) noexcept override;
+  void abort(const Stream& stream) noexcept override;
 
  private:
   void call(std::string_view function, ncclResult_t result, std::optional<Seconds> limit = {});
@@ -127,15 +127,18 @@ NcclEngine::~NcclEngine() {
 
 // NCCL ends its kernels at once. But then it waits until no recorded step with a call of this
 // communicator is left (commDestroySync in NCCL's src/init.cc), and those may belong to this very
-// thread, which is to go on and say what has failed. So another thread waits for that.
-void NcclEngine::abort(const Stream&) noexcept {
-  if (!comm_) return;
-  const ncclComm_t comm = std::exchange(comm_, nullptr);
-  try {
-    std::thread([comm] { (void)ncclCommAbort(comm); }).detach();
-  } catch (const std::system_error&) {
-    (void)ncclCommAbort(comm);  // no thread can be made
-  }
+// thread, which is to go on and say what has failed. So another thread waits for that. This one
+// waits for what stands behind those kernels in the stream: it uses memory that is released next.
+void NcclEngine::abort(const Stream& stream) noexcept {
+  if (const ncclComm_t comm = std::exchange(comm_, nullptr)) try {
+      std::thread([comm] { (void)ncclCommAbort(comm); }).detach();
+    } catch (const std::system_error&) {
+      (void)ncclCommAbort(comm);  // no thread can be made
+    }
+  const auto end = std::chrono::steady_clock::now() + Seconds(5);
+  while (cudaStreamQuery(static_cast<cudaStream_t>(stream.native())) == cudaErrorNotReady &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
 }
 
 // Waits while NCCL says "in progress", until the limit. Meanwhile the host's transport notices

@@ -227,7 +227,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   o.ddp.deterministic =
       static_cast<Deterministic>(std::ranges::find(lockstep::dist::deterministic_names, level) -
                                  lockstep::dist::deterministic_names.begin());
-  if (o.ddp.deterministic >= Deterministic::layout && o.comm == "auto") o.comm = "direct";
+  const bool on_gpu = !o.device.device.empty() && o.device.device != "cpu";
+  const bool in_tree = o.ddp.deterministic >= Deterministic::layout || (on_gpu && o.lanes != 0);
+  if (in_tree && o.comm == "auto") o.comm = "direct";  // on GPUs it may be NCCL's own sum
   if (o.ddp.deterministic >= Deterministic::world && o.lanes == 0) o.lanes = 8;
   o.shuffle = !no_shuffle;
   o.record = !no_record;

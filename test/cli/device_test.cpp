@@ -52,7 +52,8 @@ TEST_CASE("train: a device gives the cpu's losses, step by step, and counts its 
       for (std::size_t i = 0; i < expected["losses"].size(); ++i)
         CHECK(std::abs(here["losses"][i].get<double>() - expected["losses"][i].get<double>()) <
               1e-4);
-      const auto steps = here["losses"].size();
+      // Kernels of a replay are not launched one by one.
+      const auto steps = here["losses"].size() - here["replayed_steps"].get<std::size_t>();
       CHECK(here["kernel_launches"]["cross_entropy_backward_kernel"] == steps);
       CHECK(here["kernel_launches"]["optimizer_step_kernel"] == steps);
       CHECK_FALSE(expected.contains("kernel_launches"));

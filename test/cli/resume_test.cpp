@@ -145,7 +145,7 @@ TEST_CASE("resume: --metrics has every step once, with the losses of the run as 
 
   const std::string python = python_with_tensorboard();
   if (python.empty()) {
-    MESSAGE("no Python with tensorboard ($LOCKSTEP_PYTHON, python3): it does not read the files");
+    MESSAGE("skipped: no Python with tensorboard ($LOCKSTEP_PYTHON, python3) reads the files");
     return;
   }
   const nlohmann::json read = read_by_tensorboard(python, folder / "part");

@@ -81,7 +81,7 @@ Result train(int ranks, const How& how) {
 }  // namespace
 
 TEST_CASE("GPU DDP: the losses of the CPU, and one digest for all that fold in tree order" *
-          doctest::test_suite("not-address not-races")) {
+          doctest::test_suite("not-races")) {
   for (const int ranks : {1, 2, 3, 4}) {
     CAPTURE(ranks);
     const bool nccl = dist::nccl_available() && ranks <= gpu::count();

@@ -244,8 +244,10 @@ TEST_CASE("hopper: many tiles, many rounds of the ring") {
   int multiprocessors = 0;
   call("test", "cudaDeviceGetAttribute",
        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
-  // Of real GPUs: a simulated one has four, and takes minutes.
-  if (!ladder::hopper_available() || multiprocessors < 64) return;
+  if (!ladder::hopper_available() || multiprocessors < 64) {
+    MESSAGE("skipped: it is for a real Hopper; a simulated one takes minutes");
+    return;
+  }
   int turn = 0;
   for (const HopperTile tile : every_tile) {
     CAPTURE(static_cast<int>(tile));

@@ -118,6 +118,21 @@ link_test() {
   fi
 }
 
+# run_case NAME FOLDER: its case, of FOLDER's test program. doctest takes a comma for the end of a
+# pattern; a template's case is one for each type, CASE<T>.
+run_case() {
+  local pattern=${case[$1]//,/\\,}
+  cd -- "$2" && timeout -k 5 "$time_limit" "./${test[$1]}" --test-case="$pattern,$pattern<*"
+}
+
+# sound NAME: whether its case passes without a slip. Asked once for each case.
+sound() {
+  local memo
+  memo=$scratch/sound/$(sha256sum <<<"${test[$1]} ${case[$1]}" | cut -d ' ' -f 1)
+  [[ -s $memo ]] || { (run_case "$1" "$build/test") >/dev/null 2>&1 </dev/null; echo $? >"$memo"; }
+  [[ $(<"$memo") == 0 ]]
+}
+
 # Prints the verdict on the slip NAME.
 try() {
   local name=$1 folder=$scratch/$1 code begin=$SECONDS verdict
@@ -133,11 +148,8 @@ try() {
     echo "$name stale: $(grep -m 1 -E 'error|not' "$folder/build.log")"
     return
   fi
-  # doctest takes a comma for the end of a pattern; a template's case is one for each type, CASE<T>.
-  local pattern=${case[$name]//,/\\,}
   # The shell says what crashed: into the log.
-  (cd -- "$folder" && LOCKSTEP_PROGRAMS=$folder timeout -k 5 "$time_limit" \
-    "./${test[$name]}" --test-case="$pattern,$pattern<*" || exit
+  (export LOCKSTEP_PROGRAMS=$folder; run_case "$name" "$folder" || exit
   ) >"$folder/test.log" 2>&1 </dev/null
   code=$?
   verdict=caught
@@ -146,6 +158,7 @@ try() {
   [[ $verdict != caught ]] || grep -qF -- "${report[$name]-}" "$folder/test.log" ||
     verdict="SURVIVED (another failure)"
   (( code != 124 && code != 137 )) || [[ -n ${may_hang[$name]-} ]] || verdict="SURVIVED (hangs)"
+  [[ $verdict != caught ]] || sound "$name" || verdict="stale: its case fails without it, too,"
   echo "$name $verdict $((SECONDS - begin)) s"
   [[ $verdict != caught ]] || rm -rf -- "$folder"
 }
@@ -189,7 +202,8 @@ if [[ -n $list ]]; then
 fi
 
 scratch=$build/mutants
-mkdir -p "$scratch"
+rm -rf -- "$scratch/sound"
+mkdir -p "$scratch/sound"
 ninja -C "$build" -t commands all >"$scratch/commands" || exit 1
 : >"$scratch/verdicts"
 for name in "${wanted[@]}"; do

@@ -108,7 +108,7 @@ TEST_CASE("words: a part of a file that has words ends in that file, and its cas
 
 TEST_CASE("words: CI leaves cases out by labels, and never by their names") {
   const std::string commands = text_of_file(".ci/run");
-  CHECK(all(commands, "(\\./lockstep test)").size() == 4);
+  CHECK(all(commands, "(\\./lockstep test)").size() == 5);
   CHECK(all(commands, "[ (](-E|-R|--exclude-regex|--tests-regex|-I|-FA|-FS|-FC)[ =]").empty());
   const std::vector<std::string> labels = all(commands, "-LE '\\^([a-z|()]*)\\$'");
   CHECK(labels.size() == all(commands, "[ (](-L|-LE|--label-[a-z]*)[ =]").size());

@@ -19,16 +19,16 @@ class StepTrace final : public StepGuard {
   void launches(const GradientBuckets::Bucket& bucket) override {
     trace::launched(bucket.name, bucket.index, bucket.memory.bytes());
   }
-  /// The verdict of this backward is read later, or never: what is noted then is a stop alone.
-  void leave_out_verdict() { left_out_ = true; }
+  /// The verdict of this backward is read later: what is noted then is a stop alone.
+  void defer_verdict() { deferred_ = true; }
   void ended(StepVerdict verdict, int) override {
-    if (std::exchange(left_out_, false)) return;
-    trace::verdict(name_in({"commit", "skip", "stop"}, verdict));
+    const bool deferred = std::exchange(deferred_, false);
+    trace::verdict(deferred ? "deferred" : name_in({"commit", "skip", "stop"}, verdict));
   }
 
  private:
   const std::vector<Parameter>& parameters_;
-  bool left_out_ = false;
+  bool deferred_ = false;
 };
 
 }  // namespace lockstep::dist

@@ -91,7 +91,7 @@ TEST_CASE("doctor: through the front door, limits of the machine") {
   // A small /dev/shm is no fault: ranks share memory of no folder.
   const std::string mount = "mount -t tmpfs -o size=1M none /dev/shm";
   if (shell("unshare --mount sh -c '" + mount + "'").code != 0) {
-    MESSAGE("not tried: this user may not mount");
+    MESSAGE("skipped: this user may not mount");
     return;
   }
   const Ended small = shell(fmt::format("exec unshare --mount sh -c \"{}; exec {}\"", mount,

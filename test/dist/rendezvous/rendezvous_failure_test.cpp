@@ -258,7 +258,10 @@ TEST_CASE("rendezvous: no descriptor is left for another connection") {
     if (rank == 0) {
       // The first error of a process costs descriptors: UndefinedBehaviorSanitizer opens a pipe
       // when it looks a class up for the first time.
-      CHECK_THROWS_AS(fail<CommError>("an error before the limit, number {}", rank), CommError);
+      try {
+        fail<CommError>("an error before the limit, number {}", rank);
+      } catch (const CommError&) {
+      }
       // One descriptor more, for the listener.
       const int next = Descriptor(::open("/dev/null", O_RDONLY)).get();
       const rlimit limit{static_cast<rlim_t>(next + 1), static_cast<rlim_t>(next + 1)};
