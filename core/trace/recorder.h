@@ -44,7 +44,7 @@ enum class Kind : std::uint8_t {
   // Instants of the thread.
   ready,     ///< a parameter's gradient [bucket, gradients of the bucket still to come]
   launched,  ///< a bucket is handed over to its collective [bucket, bytes]
-  verdict,   ///< of a synchronization: commit, skip or stop
+  verdict,   ///< of a synchronization: commit, skip, stop or deferred
   value,     ///< a number of the program, such as a loss [its step, the bits of a double]
   // Slices of a communicator, which do not overlap; a step lies within its collective.
   collective,  ///< [sequence, operation, algorithm, elements, bytes, ns when called, root]
