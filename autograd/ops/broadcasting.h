@@ -16,4 +16,10 @@ Tensor combined(kernels::Binary op, const Tensor& a, const Tensor& b);
 /// happens unless it is needed.
 void contribute(Gradients& g, int i, const Tensor& gradient, double sign = 1);
 
+namespace detail {
+/// i64 0, 1, ..., n - 1. On a GPU they are made there: a step that is recorded copies nothing from
+/// the host.
+Tensor positions(std::int64_t n, Device device);
+}  // namespace detail
+
 }  // namespace lockstep

@@ -85,8 +85,8 @@ Tensor triangle(const char* name, const Tensor& x, std::int64_t k, Compare op) {
   check_defined(name, {{"x", x}});
   check<ShapeError>(x.rank() >= 2, "[{}] of a tensor of shape {}", name, x.shape());
   if (x.rank() == 2) refuse_mixing(name, {shared(x)});
-  const Tensor row = Tensor::arange(x.size(-2)).to(x.device());
-  const Tensor column = Tensor::arange(x.size(-1)).to(x.device()) - static_cast<double>(k);
+  const Tensor row = detail::positions(x.size(-2), x.device());
+  const Tensor column = detail::positions(x.size(-1), x.device()) - static_cast<double>(k);
   const Tensor y = where(compared(op, column, row.view({x.size(-2), 1})), x, 0.0);
   return keep_rows(name, y, {x.rank() == 2 ? shared(x) : apart(x)});
 }

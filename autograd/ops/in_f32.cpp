@@ -18,6 +18,10 @@ bool all_16_bit(std::string_view operation, std::initializer_list<NamedOperand> 
                       "[{}] {} is {}, but {} is {}: cast(tensor, dtype) makes them alike",
                       operation, first->name, first->tensor.dtype(), operand.name,
                       operand.tensor.dtype());
+    check<DeviceError>(operand.tensor.device() == first->tensor.device(),
+                       "[{}] {} is on {}, but {} is on {}: tensor.to(device) moves it", operation,
+                       first->name, first->tensor.device().to_string(), operand.name,
+                       operand.tensor.device().to_string());
   }
   return first && is_16_bit(first->tensor.dtype());
 }

@@ -21,7 +21,7 @@ struct NamedOperand {
 void check_defined(std::string_view operation, std::initializer_list<NamedOperand> operands);
 
 /// Whether the operands are 16-bit ones. Undefined ones do not count. Throws as check_defined, and
-/// DTypeError if two dtypes differ: "[add] a is f32, but b is f64".
+/// DTypeError if two dtypes differ: "[add] a is f32, but b is f64"; DeviceError if two devices do.
 bool all_16_bit(std::string_view operation, std::initializer_list<NamedOperand> operands);
 
 namespace detail {

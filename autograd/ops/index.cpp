@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/choices.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
@@ -76,11 +79,21 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   return taken(along("gather", x, d, index.size(d), true), d, x, index, index.shape());
 }
 
+Tensor detail::positions(std::int64_t n, Device device) {
+  constexpr std::int64_t row = 256;  // one thread adds them up
+  if (device == Device{}) return Tensor::arange(n);
+  const std::int64_t in_row = std::min(n, row);
+  const Tensor first = cumsum(Tensor::ones({in_row}, DType::i64, device), 0) - 1.0;
+  if (n <= row) return first;
+  const Tensor begins = positions((n + row - 1) / row, device) * static_cast<double>(row);
+  return flatten(unsqueeze(begins, 1) + first).slice(0, n);
+}
+
 Tensor one_hot(const Tensor& labels, std::int64_t classes) {
   check_defined("one_hot", {{"labels", labels}});
   check<DTypeError>(labels.dtype() == DType::i64, "[one_hot] takes i64 labels, got {}",
                     labels.dtype());
-  const Tensor numbers = Tensor::arange(classes).to(labels.device());
+  const Tensor numbers = detail::positions(classes, labels.device());
   const Tensor checked = index_select(numbers, 0, flatten(labels)).view(labels.shape());
   return cast(unsqueeze(checked, labels.rank()) == numbers, DType::i64);
 }

@@ -218,4 +218,29 @@ TEST_CASE("recorded steps: work on a stream that the recording does not have") {
 }
 
 }  // namespace
+TEST_CASE("recorded steps: one_hot, tril and triu make their numbers on the GPU") {
+  constexpr std::int64_t classes = 600;
+  const Tensor labels = Tensor::zeros({3}, DType::i64, test_device());
+  const Tensor square = Tensor::ones({classes, 257}, DType::f32, test_device());
+  Tensor hot, low, high;
+  int replays = 0;
+  StepGraph step(
+      [&] {
+        hot = one_hot(labels, classes);
+        low = tril(square, 3);
+        high = triu(square, -1);
+      },
+      test_device());
+  for (std::int64_t i = 0; i < 5; ++i) {
+    const Tensor here = Tensor::of<std::int64_t>({3}, {i, 255 + i, 599 - i});
+    labels.copy_from(here.to(test_device()));
+    replays += step();
+    CHECK(hot.to_vector<std::int64_t>() == one_hot(here, classes).to_vector<std::int64_t>());
+  }
+  const Tensor ones = Tensor::ones({classes, 257});
+  CHECK(low.to_vector<float>() == tril(ones, 3).to_vector<float>());
+  CHECK(high.to_vector<float>() == triu(ones, -1).to_vector<float>());
+  CHECK(replays >= 3);
+}
+
 }  // namespace lockstep::test::made_in_step
