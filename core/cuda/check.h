@@ -20,4 +20,13 @@ inline void call(std::string_view operation, std::string_view function, cudaErro
   if (error != cudaSuccess) failed(operation, function, error);
 }
 
+/// What cudaEventQuery and cudaStreamQuery answer. That something is not done yet is no error, but
+/// CUDA keeps it as the last one (cudaGetLastError): it is taken out.
+inline cudaError_t answered(cudaError_t answer) {
+  if (answer == cudaErrorNotReady) (void)cudaGetLastError();
+  return answer;
+}
+inline cudaError_t query(cudaEvent_t event) { return answered(cudaEventQuery(event)); }
+inline cudaError_t query(cudaStream_t stream) { return answered(cudaStreamQuery(stream)); }
+
 }  // namespace lockstep::cuda

@@ -65,7 +65,7 @@ void keep_pinned_after(const char* operation, void* data, cudaStream_t stream) {
   const std::lock_guard lock(pool().mutex);
   pool().in_use.emplace_back(std::move(end), data);
   std::erase_if(pool().in_use, [](const auto& one) {
-    if (cudaEventQuery(one.first.get()) == cudaErrorNotReady) return false;
+    if (query(one.first.get()) == cudaErrorNotReady) return false;
     std::ranges::find(pool().blocks, one.second, &Block::data)->taken = false;
     return true;
   });

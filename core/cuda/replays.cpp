@@ -24,7 +24,7 @@ void ReplaysOnStream::launched(cudaStream_t stream) {
 gpu::Replays ReplaysOnStream::now() {
   const std::lock_guard lock(mutex_);
   while (!under_way_.empty()) {
-    const cudaError_t answer = cudaEventQuery(under_way_.front().get());
+    const cudaError_t answer = cuda::query(under_way_.front().get());
     if (answer == cudaErrorNotReady) break;
     call("step graph", "cudaEventQuery", answer);
     spare_ = std::move(under_way_.front());

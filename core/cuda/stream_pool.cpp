@@ -105,7 +105,7 @@ StreamHandle take_stream(const char* operation, StreamUse use) {
 }
 
 cudaError_t keep_stream(cudaStream_t stream) {
-  const bool idle = cudaStreamQuery(stream) == cudaSuccess;
+  const bool idle = query(stream) == cudaSuccess;
   return stream_pool().keep(stream, idle);
 }
 

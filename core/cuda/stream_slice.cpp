@@ -44,7 +44,7 @@ class StreamTrace {
   void read(bool all) {
     while (!under_way_.empty() && !broken_) {
       Timed& first = under_way_.front();
-      if (!all && cudaEventQuery(first.end.get()) != cudaSuccess) break;
+      if (!all && cuda::query(first.end.get()) != cudaSuccess) break;
       if (all && !good(cudaEventSynchronize(first.end.get()))) break;
       note(first);
       under_way_.pop_front();

@@ -271,7 +271,7 @@ void DeviceCommunicator::check_health() {
       break_by(std::current_exception(), error.what());
       throw;
     }
-  if (const std::string error = engine_->failure(); !error.empty())
+  if (const std::string error = engine_ ? engine_->failure() : ""; !error.empty())
     give_up<CommError>(fmt::format("{}; {}", error, missing_rank()));
 }
 

@@ -87,7 +87,7 @@ void Flags::meet(int purpose, cudaStream_t stream) {
 
 void Flags::release(cudaStream_t stream, Seconds patience) noexcept {
   const auto end = std::chrono::steady_clock::now() + patience;
-  while (cudaStreamQuery(stream) == cudaErrorNotReady && std::chrono::steady_clock::now() < end) {
+  while (cuda::query(stream) == cudaErrorNotReady && std::chrono::steady_clock::now() < end) {
     try {
       const cuda::StreamHandle other = cuda::take_stream("ipc");
       row_.clear();
@@ -95,7 +95,7 @@ void Flags::release(cudaStream_t stream, Seconds patience) noexcept {
         for (int purpose = 0; purpose < purposes_; ++purpose)
           row_.push_back(write_of(flag(rank_, peer, purpose), 1));
       run(other.get());
-      while (cudaStreamQuery(other.get()) == cudaErrorNotReady &&
+      while (cuda::query(other.get()) == cudaErrorNotReady &&
              std::chrono::steady_clock::now() < end)
         std::this_thread::yield();
     } catch (...) {

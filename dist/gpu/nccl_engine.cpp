@@ -136,7 +136,7 @@ void NcclEngine::abort(const Stream& stream) noexcept {
       (void)ncclCommAbort(comm);  // no thread can be made
     }
   const auto end = std::chrono::steady_clock::now() + Seconds(5);
-  while (cudaStreamQuery(static_cast<cudaStream_t>(stream.native())) == cudaErrorNotReady &&
+  while (cuda::query(static_cast<cudaStream_t>(stream.native())) == cudaErrorNotReady &&
          std::chrono::steady_clock::now() < end)
     std::this_thread::yield();
 }

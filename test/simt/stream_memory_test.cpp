@@ -51,6 +51,8 @@ TEST_CASE("a stream that waits for a value goes on when another stream has writt
     ok(cuStreamWaitValue32(reader, address(flag + 0), 1, CU_STREAM_WAIT_VALUE_GEQ));
     ok(cudaMemcpyAsync(pinned, data, 16, cudaMemcpyDeviceToHost, reader));
     CHECK(cudaStreamQuery(reader) == cudaErrorNotReady);  // the host was not held up
+    CHECK(cudaGetLastError() == cudaErrorNotReady);       // which is the last error, until taken
+    CHECK(cudaGetLastError() == cudaSuccess);
     ok(cudaMemsetAsync(data, 7, 16, writer));
     ok(cuStreamWriteValue32(writer, address(flag + 0), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
     ok(cudaStreamSynchronize(reader));
