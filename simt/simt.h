@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace simt {
@@ -59,6 +60,10 @@ void configure(const Config& config);
 /// Drops what still waits in streams and forgets errors, sticky ones too, and captures under way.
 /// Memory, streams and events live on. For tests that make kernels fail.
 void reset();
+
+/// What the process has made and not ended yet, by kind: "streams", "device memory", "NCCL
+/// communicators", ... For tests that look for leaks.
+std::map<std::string, std::size_t> living();
 
 /// The settings that the environment asks for; throws std::invalid_argument naming the variable and
 /// its bad value.

@@ -51,17 +51,6 @@ bool blocking() {
   return value;
 }
 
-void throw_faults(Faults& faults) {
-  if (const unsigned long long bad = std::exchange(faults.bad_label, 0)) {
-    const auto label = static_cast<std::int32_t>(bad & 0xffffffffu);
-    fail<DataError>("[cross_entropy] label {} of sample {} is not one of the classes", label,
-                    (bad >> 32) - 1);
-  }
-  if (const unsigned long long bad = std::exchange(faults.bad_index, 0))
-    fail<DataError>("[take] index {} of a dimension of {}",
-                    static_cast<std::int32_t>(bad & 0xffffffffu), bad >> 32 & 0x7fffffffu);
-}
-
 }  // namespace
 
 void failed(std::string_view operation, std::string_view function, cudaError_t error) {
@@ -105,10 +94,11 @@ void wait(std::string_view operation, const Stream::State& stream) {
       "tensor, and read it after the step",
       operation);
   const cudaStream_t native = stream.stream.get();
-  wait_as_asked([native] { return cudaStreamQuery(native) != cudaErrorNotReady; });
+  wait_as_asked([native] { return query(native) != cudaErrorNotReady; });
   call(operation, "cudaStreamSynchronize", cudaStreamSynchronize(native));
   recent.count = 0;
-  throw_faults(*stream.faults.get());
+  stream.sources.check();
+  left_behind().check();
 }
 
 namespace detail {

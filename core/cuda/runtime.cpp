@@ -40,7 +40,9 @@ std::shared_ptr<Stream::State> make_stream(Device device, StreamUse use = Stream
   state->use = use;
   state->stream = cuda::take_stream("stream", use);
   void* const faults = cuda::take_pinned("stream", sizeof(cuda::Faults));
-  state->faults = decltype(state->faults)(new (faults) cuda::Faults{});
+  state->faults = std::make_shared<cuda::FaultSource>();
+  state->faults->faults = decltype(state->faults->faults)(new (faults) cuda::Faults{});
+  state->sources.add(state->faults);
   return state;
 }
 
@@ -97,11 +99,18 @@ void Stream::synchronize() const {
   if (!on_cpu(device())) cuda::wait("synchronize", *state_);
 }
 
+void Stream::check() const {
+  if (on_cpu(device())) return;
+  state_->sources.check();
+  cuda::left_behind().check();
+}
+
 void Stream::wait(const Event& event) const {
   if (on_cpu(device())) return;
   make_current(device());
   call("wait", "cudaStreamWaitEvent",
        cudaStreamWaitEvent(state_->stream.get(), event.state().event.get(), 0));
+  state_->sources.add(event.state().sources);
 }
 
 Event::Event(Device device, bool timed) {
@@ -123,16 +132,18 @@ void Event::record(const Stream& stream) const {
   make_current(stream.device());
   call("record", "cudaEventRecord",
        cudaEventRecord(state_->event.get(), static_cast<cudaStream_t>(stream.native())));
+  state_->sources.add(stream.state().sources);
 }
 
 void Event::synchronize() const {
-  if (!on_cpu(state_->device))
-    call("synchronize", "cudaEventSynchronize", cudaEventSynchronize(state_->event.get()));
+  if (on_cpu(state_->device)) return;
+  call("synchronize", "cudaEventSynchronize", cudaEventSynchronize(state_->event.get()));
+  state_->sources.check();
 }
 
 bool Event::done() const {
   if (on_cpu(state_->device)) return true;
-  const cudaError_t answer = cudaEventQuery(state_->event.get());
+  const cudaError_t answer = cuda::query(state_->event.get());
   if (answer == cudaErrorNotReady) return false;
   call("done", "cudaEventQuery", answer);
   return true;
@@ -197,7 +208,7 @@ Queue queue_of(Device device) {
   if (StepGraph::noting()) [[unlikely]]
     check_captured(state);
   make_current(device);
-  return {state.stream.get(), state.faults.get(), state.use};
+  return {state.stream.get(), state.faults->faults.get(), state.use};
 }
 
 int multiprocessors(Device device) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/cuda/check.h"
-#include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/cuda/fault_sources.h"
 #include "lockstep/core/cuda/replays.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/cuda/stream_pool.h"
@@ -21,26 +21,27 @@
 
 namespace lockstep {
 
-namespace cuda {
-inline cudaError_t keep_faults(Faults* faults) { return keep_pinned(faults); }
-}  // namespace cuda
-
 struct Stream::State {
   Device device;
   StreamUse use = StreamUse::computing;
   cuda::StreamHandle stream;
-  cuda::Handle<cuda::Faults*, cuda::keep_faults> faults;  // kernels write, the host reads
+  std::shared_ptr<cuda::FaultSource> faults;
+  mutable cuda::FaultSources sources;  // its own, and those of what it waits for
   cuda::ReplaysOnStream replays;
 
   State() = default;
   ~State() {  // kernels under way may still write to `faults`
     if (stream) (void)cudaStreamSynchronize(stream.get());
+    if (!faults) return;
+    faults->ended = true;
+    if (faults->complains()) cuda::left_behind().add(faults);
   }
 };
 
 struct Event::State {
   Device device;
   cuda::Handle<cudaEvent_t, cudaEventDestroy> event;
+  mutable cuda::FaultSources sources;  // of the streams in which it was recorded
 };
 
 namespace cuda {

@@ -34,6 +34,7 @@ Stream Stream::reading(Device device) { return current(device); }
 Stream Stream::create(Device device, StreamUse) { return current(device); }
 Device Stream::device() const { return {}; }
 void Stream::synchronize() const {}
+void Stream::check() const {}
 void Stream::wait(const Event&) const {}
 void* Stream::native() const { return nullptr; }
 

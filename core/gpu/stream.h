@@ -13,8 +13,9 @@
 /// the tensor goes away.
 ///
 /// What makes the host wait: reading (item, to_vector, copies to the cpu), Stream::synchronize.
-/// There the errors of earlier operations surface (a bad label as DataError, all else as
-/// DeviceError, with the kernels that were running).
+/// There the errors of earlier operations surface (a bad label or index as DataError, all else as
+/// DeviceError, with the kernels that were running): of the stream, of those for whose events it
+/// has waited, and of those that have ended before anybody waited for them.
 ///
 /// The processor's stream is always empty: waiting for it returns at once. Thread-safe handles.
 
@@ -58,6 +59,8 @@ class Stream {
   Device device() const;  ///< whose stream it is
   /// The host waits until everything given so far is done. Throws what went wrong meanwhile.
   void synchronize() const;
+  /// Throws what kernels have complained of so far (a bad label or index). Does not wait.
+  void check() const;
   /// What is given from now on runs after `event`. Does not block the host.
   void wait(const Event& event) const;
   /// The cudaStream_t; null on the cpu.

@@ -10,12 +10,17 @@ namespace {
 std::string manifest(const std::vector<Parameter>& parameters, const std::vector<Buffer>& buffers,
                      const DdpOptions& options) {
   std::string text;
+  const auto describe = [](const Tensor& tensor) {
+    const Device::Kind kind = tensor.device().kind;  // each rank has its own GPU of that kind
+    return fmt::format(
+        "{} {}{}", tensor.shape(), tensor.dtype(),
+        kind == Device::Kind::cpu ? "" : fmt::format(" on {}", Device::name_of(kind)));
+  };
   for (const Parameter& parameter : parameters)
-    text += fmt::format("parameter '{}' {} {}{}\n", parameter.name(), parameter.value().shape(),
-                        parameter.value().dtype(), parameter.requires_grad() ? "" : " frozen");
+    text += fmt::format("parameter '{}' {}{}\n", parameter.name(), describe(parameter.value()),
+                        parameter.requires_grad() ? "" : " frozen");
   for (const Buffer& buffer : buffers)
-    text +=
-        fmt::format("buffer '{}' {} {}\n", buffer.name, buffer.value.shape(), buffer.value.dtype());
+    text += fmt::format("buffer '{}' {}\n", buffer.name, describe(buffer.value));
   return text + to_text(options);
 }
 

@@ -75,7 +75,21 @@ void Reducer::settle() {
   const StepOutcome outcome = exchange_.read(buckets_);
   if (!pause.paused()) reading.reset();
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
+  // The verdict came after the kernels of its step: what these complain of is known now.
+  Stream::current(buckets_.all().back().wire.device()).check();
 }
+
+namespace {
+
+// The program may end without a wait for the last step's kernels.
+void hear_last_complaints(Device device) {
+  try {
+    Stream::current(device).synchronize();
+  } catch (const DeviceError&) {  // the rank that used the device has been told
+  }
+}
+
+}  // namespace
 
 // The last backward's metadata, and what the last replays have left. Whatever becomes of it, the
 // collective that brings the metadata must not outlive its memory.
@@ -87,6 +101,7 @@ Reducer::~Reducer() {
       if (deferred_) buckets_.all().back().work.finish();
     } else {
       settle();
+      if (!buckets_.all().empty()) hear_last_complaints(buckets_.all().back().wire.device());
       if (replicas_.saw_nonfinite_in_last_replays()) nonfinite_.check_at_end("step graph");
     }
   } catch (const CommError&) {  // the world is broken, which all ranks know

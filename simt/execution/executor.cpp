@@ -12,6 +12,7 @@
 #include "lockstep/simt/execution/running_blocks.h"
 #include "lockstep/simt/include/simt/language.h"
 #include "lockstep/simt/include/simt/warpgroup.h"
+#include "lockstep/simt/races/races.h"
 #include "lockstep/simt/watch/watch.h"
 
 uint3 threadIdx, blockIdx;
@@ -253,9 +254,14 @@ void Executor::abandon(const std::string& report) {
 
 void Executor::report_deadlock() {
   int at_barrier = 0;
-  for (const Block& block : blocks_) at_barrier += block.barrier.waiting;
+  const void* barrier = nullptr;
+  for (const Block& block : blocks_) {
+    at_barrier += block.barrier.waiting;
+    if (block.barrier.waiting > 0 && !barrier) barrier = block.barrier.caller;
+  }
   blockIdx = blocks_[0].index;
-  fault_ = deadlock_report({*run_, threads_, indices_}, ended_, at_barrier);
+  fault_ =
+      deadlock_report({*run_, threads_, indices_}, ended_, at_barrier) + races::line_of(barrier);
 }
 
 std::string run_grid(const GridRun& run) { return executor().run(run); }

@@ -23,7 +23,12 @@ struct Library {
 };
 
 Library& library() {
-  static auto& one = *new Library;  // never destroyed, as the runtime
+  static Library& one = *new Library;  // never destroyed, as the runtime
+  [[maybe_unused]] static auto& counts = Runtime::get().count_living.emplace_back([](auto& all) {
+    all["NCCL communicators"] = one.handles.size();
+    for (const auto& handle : one.handles)
+      all["NCCL registrations"] += handle->communicator->registered.size();
+  });
   return one;
 }
 

@@ -95,7 +95,7 @@ class Watcher {
 
   void same_barrier(const void* caller, const void* other) {
     if (caller == other || !report_.empty() || !merged_.insert({caller, other}).second) return;
-    const std::string here = watch::source_line(caller), there = watch::source_line(other);
+    const std::string here = watch::kernel_line(caller), there = watch::kernel_line(other);
     if (here == there) return;
     merged_.erase({caller, other});
     report_ = "two barriers at once in kernel " + run_->kernel->name + ": " +
@@ -189,7 +189,7 @@ class Watcher {
               (space == Space::host ? " bytes of the host's memory, which the device does not know"
                                     : " bytes of another device's memory, without peer access") +
               ", in kernel " + run_->kernel->name + ", by " + thread_name(now) + "\n  at " +
-              watch::source_line(now.caller);
+              watch::kernel_line(now.caller);
   }
 
   void report_unwritten(const Access& now, Space space, std::size_t bytes) {
@@ -198,7 +198,7 @@ class Watcher {
         std::string("a read of ") +
         (space == Space::shared ? "shared memory that no thread" : "global memory that nobody") +
         " has written: " + std::to_string(bytes) + " bytes in kernel " + run_->kernel->name +
-        ", by " + thread_name(now) + "\n  at " + watch::source_line(now.caller);
+        ", by " + thread_name(now) + "\n  at " + watch::kernel_line(now.caller);
   }
 
   void report_race(const Access& now, const Access& earlier, Space space, std::size_t bytes) {
@@ -206,9 +206,9 @@ class Watcher {
     report_ = "a race for " + std::to_string(bytes) + " bytes of " +
               (space == Space::shared ? "shared" : "global") + " memory in kernel " +
               run_->kernel->name + ": " + thread_name(now) + (now.writes ? " writes" : " reads") +
-              "\n  at " + watch::source_line(now.caller) + "\n  what " + thread_name(earlier) +
+              "\n  at " + watch::kernel_line(now.caller) + "\n  what " + thread_name(earlier) +
               (earlier.writes ? " has written" : " has read") + "\n  at " +
-              watch::source_line(earlier.caller) + "\n  and nothing orders the two";
+              watch::kernel_line(earlier.caller) + "\n  and nothing orders the two";
   }
 
   Range latest_;  ///< of global memory that this launch may access: found last
@@ -276,6 +276,10 @@ void same_barrier(const void* caller, const void* other) {
   in_kernel = false;
   watcher().same_barrier(caller, other);
   in_kernel = true;
+}
+
+std::string line_of(const void* caller) {
+  return caller ? "\n  at " + watch::kernel_line(caller) : std::string();
 }
 
 void arrive(const void* barrier) { watcher().clocks().arrive(executor().current(), barrier); }

@@ -67,6 +67,8 @@ void wait(const void* barrier);
 /// The running thread comes to the block's barrier at `caller`, others wait at `other`: a report if
 /// these are two lines of the sources. (The compiler may make several places of one.)
 void same_barrier(const void* caller, const void* other);
+/// "\n  at FILE:LINE" of a call in a kernel, for reports; empty in a build that does not watch.
+std::string line_of(const void* caller);
 
 // ---- accesses ----------------------------------------------------------------------------------
 

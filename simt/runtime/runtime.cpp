@@ -119,6 +119,23 @@ Config config() {
   return runtime.config;
 }
 
+std::map<std::string, std::size_t> living() {
+  detail::Runtime& runtime = detail::Runtime::get();
+  const std::lock_guard lock(runtime.mutex);
+  std::map<std::string, std::size_t> all{
+      {"events", runtime.events.size()},
+      {"graphs", runtime.graphs.size()},
+      {"executable graphs", runtime.graph_execs.size()},
+      {"memory of other processes", runtime.opened.size()},
+  };
+  for (const auto& stream : runtime.streams) all["streams"] += stream->destroyed ? 0 : 1;
+  for (const auto& [address, memory] : runtime.allocations)
+    ++all[memory->kind == detail::Allocation::Kind::device ? "device memory"
+                                                           : "memory of the host"];
+  for (const auto& count : runtime.count_living) count(all);
+  return all;
+}
+
 void configure(const Config& wanted) {
   validate(wanted);
   detail::Runtime& runtime = detail::Runtime::get();

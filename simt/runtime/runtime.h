@@ -238,6 +238,8 @@ class Runtime {
   std::vector<std::unique_ptr<CUgraph_st>> graphs;
   std::vector<std::unique_ptr<CUgraphExec_st>> graph_execs;
   std::vector<std::shared_ptr<Capture>> captures;  ///< under way
+  /// Adds what another library of the simulator has made, for living().
+  std::vector<std::function<void(std::map<std::string, std::size_t>&)>> count_living;
 
  private:
   Runtime();
@@ -261,6 +263,7 @@ class Runtime {
   void break_if_deadlocked(const Mark& mark, const char* call);
 
   std::uint64_t moves_ = 0;
+  std::uint64_t looks_ = 0;  // calls that only look (drift()), since something was enqueued
   std::optional<std::thread::id> holder_;  // cautious: whose call waits for a device
   std::vector<std::unique_ptr<Device>> devices_;
 };

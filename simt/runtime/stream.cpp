@@ -44,6 +44,7 @@ void Runtime::draw_pace(Stream& stream) {
 }
 
 void Runtime::enqueue(Stream& to, Operation operation) {
+  looks_ = 0;
   // The legacy default stream waits for all blocking streams of its device, and they for it.
   const Stream* null_stream = device(to.device).null_stream;
   std::vector<MarkPointer>& after = operation.after;
@@ -233,11 +234,18 @@ void Runtime::wait_for_all(const char* call) {
 void Runtime::drift() {
   forget_destroyed_streams();
   if (config.streams == Streams::eager) return run_all_that_can();
-  const auto may_move = [this](const Stream& stream) {
-    return stream.pace && runnable(stream) && for_this_thread(stream);
+  // A host that looks again and again waits for something. On a GPU no stream would stand still for
+  // ever, and a peer may wait for this one.
+  constexpr std::uint64_t many = 500;
+  const bool all_move = ++looks_ > many;
+  const auto may_move = [this, all_move](const Stream& stream) {
+    return (stream.pace || all_move) && runnable(stream) && for_this_thread(stream);
+  };
+  const auto moves = [this](const Stream& stream) {
+    return stream.pace == 0 || delays_.below(stream.pace) == 0;
   };
   for (std::size_t i = 0; i < streams.size(); ++i)  // the lock may be open while one runs
-    while (i < streams.size() && may_move(*streams[i]) && delays_.below(streams[i]->pace) == 0 &&
+    while (i < streams.size() && may_move(*streams[i]) && moves(*streams[i]) &&
            run_first(*streams[i])) {
     }
 }

@@ -19,7 +19,7 @@ namespace {
 void check_aligned(const void* data, std::size_t bytes, const void* caller) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (address % bytes != 0)
-    races::misaligned(address, bytes, [caller] { return watch::source_line(caller); });
+    races::misaligned(address, bytes, [caller] { return watch::kernel_line(caller); });
 }
 
 }  // namespace

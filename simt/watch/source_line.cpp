@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace simt::detail::watch {
 namespace {
@@ -45,7 +46,12 @@ std::string resolved(std::string_view line) {
 
 }  // namespace
 
-std::string source_line(const void* address) {
+namespace {
+
+/// The place of a call: the line of the sources that it is in, and those around it into which that
+/// was inlined, the innermost first. One line that is not of the simulator comes first, if there is
+/// one.
+std::vector<std::string> lines_of(const void* address) {
   std::array<char, 4096> program{};
   const bool known = readlink("/proc/self/exe", program.data(), program.size() - 1) > 0;
   std::array<char, 32> offset;
@@ -53,22 +59,34 @@ std::string source_line(const void* address) {
   std::snprintf(offset.data(), offset.size(), "0x%zx", static_cast<std::size_t>(call));
   const std::string command =
       std::string("addr2line -i -e '") + program.data() + "' " + offset.data() + " 2>/dev/null";
-  // One line for each function that was inlined, the innermost first.
-  const std::string lines = known ? output_of(command) : std::string();
+  const std::string output = known ? output_of(command) : std::string();
+  std::vector<std::string> lines;
   std::string_view innermost;
-  for (std::string_view left = lines; !left.empty();) {
+  for (std::string_view left = output; !left.empty();) {
     const std::size_t end = left.find('\n');
-    const std::string_view line = left.substr(0, end);
+    const std::string_view line = left.substr(0, left.substr(0, end).find(" ("));  // discriminators
     left.remove_prefix(end == left.npos ? left.size() : end + 1);
     if (line.starts_with("??")) continue;
-    if (line.find("/simt/include/") != line.npos || line.find("/include/c++/") != line.npos) {
-      if (innermost.empty()) innermost = line.substr(0, line.find(" ("));
-      continue;
-    }
-    return resolved(line.substr(0, line.find(" (")));  // " (discriminator 2)"
+    if (innermost.empty()) innermost = line;
+    if (line.find("/simt/include/") == line.npos && line.find("/include/c++/") == line.npos)
+      lines.push_back(resolved(line));
   }
-  if (!innermost.empty()) return resolved(innermost);
-  return std::string("the instruction at ") + offset.data();
+  if (lines.empty())
+    lines.push_back(innermost.empty() ? std::string("the instruction at ") + offset.data()
+                                      : resolved(innermost));
+  return lines;
+}
+
+}  // namespace
+
+std::string source_line(const void* address) { return lines_of(address).front(); }
+
+std::string kernel_line(const void* address) {
+  const std::vector<std::string> lines = lines_of(address);
+  for (const std::string& line : lines)
+    if (line.find(".cu:") != line.npos)
+      return &line == &lines.front() ? line : lines.front() + ", for " + line;
+  return lines.front();
 }
 
 }  // namespace simt::detail::watch

@@ -9,4 +9,8 @@ namespace simt::detail::watch {
 /// headers; its address if binutils' addr2line or the line is not there. It starts a process.
 std::string source_line(const void* address);
 
+/// The same; if that is in a header, also the line of the .cu file for which it was inlined there:
+/// "common.cuh:89, for reduce.cu:57".
+std::string kernel_line(const void* address);
+
 }  // namespace simt::detail::watch

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 
@@ -164,6 +165,62 @@ TEST_CASE("GPU DDP: a recorded step refuses what the host would have to read") {
   CHECK_THROWS_WITH_AS(run_threads(2, ipc, with_buffer),
                        doctest::Contains("'seen' is one: BufferMode::off"), StateError);
   CHECK_NOTHROW(run_threads(1, ipc, with_buffer));
+}
+
+TEST_CASE("GPU DDP: gradients that go by way of the host, where there is no engine") {
+  const Device device{*gpu::kind(), 0};  // of both ranks, which NCCL refuses
+  for (const std::string comm : {"auto", "ring", "direct"}) {
+    CAPTURE(comm);
+    std::array<std::string, 2> digests;
+    run_threads(2, {.comm = comm}, [&](World& world) {
+      manual_seed(0);
+      nn::Sequential model{nn::Linear(6, 9), nn::Tanh(), nn::Linear(9, 4)};
+      model.to(device);
+      optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+      dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
+      const Tensor x = Tensor::full({4, 6}, world.rank() + 1, DType::f32, device);
+      const Tensor y = Tensor::full({4}, 1, DType::i64, device);
+      for (int i = 0; i < 6; ++i) {
+        Tape tape;
+        tape.backward(nn::cross_entropy(model(x), y), Weight{4, 8});
+        optimizer.step();
+        ddp.zero_grad();
+      }
+      ddp.check_replicas();
+      digests[dist::index(world.rank())] = parameter_digest(model.parameters());
+    });
+    CHECK(digests[0] == digests[1]);
+  }
+}
+
+TEST_CASE("GPU DDP: a bad label of the last step is told, though no rank reads the loss") {
+  const Device device{*gpu::kind(), 0};
+  CHECK_THROWS_WITH_AS(
+      run_threads(2, {.transport = "ipc"},
+                  [&](World& world) {
+                    nn::Linear model(4, 3);
+                    model.to(device);
+                    dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
+                    const std::int64_t label = world.rank() == 1 ? 7 : 0;
+                    const Tensor labels = Tensor::of<std::int64_t>({2}, {1, label}).to(device);
+                    Tape tape;
+                    tape.backward(cross_entropy(model(Tensor::full({2, 4}, 1).to(device)), labels));
+                  }),
+      doctest::Contains("[cross_entropy] label 7 of sample 1 is not one of the classes"),
+      DataError);
+}
+
+TEST_CASE("GPU DDP: ranks whose models lie on different kinds of devices") {
+  CHECK_THROWS_WITH_AS(
+      run_threads(2, {.transport = "ipc"},
+                  [&](World& world) {
+                    nn::Linear model(4, 3);
+                    if (world.rank() == 1) model.to(Device{*gpu::kind(), 0});
+                    const dist::DistributedDataParallel ddp(model.parameters(), model.buffers(),
+                                                            world);
+                  }),
+      doctest::Contains(fmt::format("(3, 4) f32 on {}", Device::name_of(*gpu::kind())).c_str()),
+      Error);
 }
 
 TEST_CASE("GPU DDP: a deferred verdict is told when it is asked for, and at the end") {

@@ -255,7 +255,7 @@ TEST_CASE("survive: a rank that is added is in the world, and the launcher says 
 }
 
 TEST_CASE("survive: one rank more than there are lanes is refused, and the others go on") {
-  Process process({LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "2", "--epochs", "600", "--ranks", "2",
+  Process process({LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "2", "--epochs", "150", "--ranks", "2",
                    "--survive"});
   while (worlds_of(process) < 1 && !process.try_wait()) ::usleep(1000);
   ::kill(process.id(), SIGUSR1);

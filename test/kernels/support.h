@@ -35,8 +35,7 @@ Tensor varied(const Shape& shape, int seed = 0) {
 /// An output full of NaN: whatever is not overwritten shows.
 template <class T>
 Tensor nan(const Shape& shape) {
-  return Tensor::full(shape, std::numeric_limits<double>::quiet_NaN(), dtype_of<T>(),
-                      test_device());
+  return here(Tensor::full(shape, std::numeric_limits<double>::quiet_NaN(), dtype_of<T>()));
 }
 
 template <class T>

@@ -141,7 +141,7 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
 }
 
 ReplicaCheck::~ReplicaCheck() {
-  if (!compares_ || ::getpid() != process_) return;
+  if (!compares_ || birth_.forked_since()) return;
   if (difference_known_) {
     leave(not_compared);
     return;
@@ -152,7 +152,9 @@ ReplicaCheck::~ReplicaCheck() {
     last.add(sum());
     for (const Compared& tensor : tensors()) last.add(tensor.name + fingerprint_of(tensor.value));
     leave(last.value());
-  } catch (...) {  // a device that has failed: whoever used it has been told
+  } catch (const DataError&) {  // of a kernel of the last steps: nobody has waited since
+    if (!birth_.unwinding()) leave_error(thread_);
+  } catch (...) {  // a device that has failed: the rank that used it has been told
   }
 }
 

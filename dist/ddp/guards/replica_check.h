@@ -132,7 +132,7 @@ class ReplicaCheck final : public StepGuard {
   CommunicatorRef world_{communicator_};
   ThreadRank thread_ = communicator_.membership().thread;
   int ranks_ = communicator_.size();
-  int process_ = ::getpid();
+  Birth birth_;
   std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;
   bool compares_, watches_;
