@@ -126,8 +126,10 @@ std::map<std::string, std::size_t> living() {
       {"events", runtime.events.size()},
       {"graphs", runtime.graphs.size()},
       {"executable graphs", runtime.graph_execs.size()},
-      {"memory of other processes", runtime.opened.size()},
+      {"memory of other processes", 0},
   };
+  for (const auto& memory : runtime.opened)
+    all["memory of other processes"] += static_cast<std::size_t>(memory.times);
   for (const auto& stream : runtime.streams) all["streams"] += stream->destroyed ? 0 : 1;
   for (const auto& [address, memory] : runtime.allocations)
     ++all[memory->kind == detail::Allocation::Kind::device ? "device memory"
