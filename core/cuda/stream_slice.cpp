@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/handle.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/trace/recorder.h"
