@@ -95,7 +95,7 @@ class Watcher {
 
   void same_barrier(const void* caller, const void* other) {
     if (caller == other || !report_.empty() || !merged_.insert({caller, other}).second) return;
-    const std::string here = watch::kernel_line(caller), there = watch::kernel_line(other);
+    const std::string here = watch::source_line(caller), there = watch::source_line(other);
     if (here == there) return;
     merged_.erase({caller, other});
     report_ = "two barriers at once in kernel " + run_->kernel->name + ": " +

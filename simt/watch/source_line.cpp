@@ -48,9 +48,8 @@ std::string resolved(std::string_view line) {
 
 namespace {
 
-/// The place of a call: the line of the sources that it is in, and those around it into which that
-/// was inlined, the innermost first. One line that is not of the simulator comes first, if there is
-/// one.
+/// The line of a call, and the lines into which its function was inlined, the innermost first.
+/// Those of the simulator's headers are left out, unless there are no others.
 std::vector<std::string> lines_of(const void* address) {
   std::array<char, 4096> program{};
   const bool known = readlink("/proc/self/exe", program.data(), program.size() - 1) > 0;
@@ -64,7 +63,8 @@ std::vector<std::string> lines_of(const void* address) {
   std::string_view innermost;
   for (std::string_view left = output; !left.empty();) {
     const std::size_t end = left.find('\n');
-    const std::string_view line = left.substr(0, left.substr(0, end).find(" ("));  // discriminators
+    const std::string_view whole = left.substr(0, end);
+    const std::string_view line = whole.substr(0, whole.find(" ("));  // " (discriminator 2)"
     left.remove_prefix(end == left.npos ? left.size() : end + 1);
     if (line.starts_with("??")) continue;
     if (innermost.empty()) innermost = line;
