@@ -56,7 +56,9 @@ __device__ __forceinline__ std::int64_t checked_label(const std::int64_t* labels
   const std::int64_t label = labels[row];
   if (0 <= label && label < columns) return label;
   const auto low_half = static_cast<unsigned long long>(label) & 0xffffffffu;
-  faults->bad_label = (static_cast<unsigned long long>(row) + 1) << 32 | low_half;
+  // volatile: the threads of a row, and of other rows, may write, each a whole word
+  static_cast<volatile Faults*>(faults)->bad_label =
+      (static_cast<unsigned long long>(row) + 1) << 32 | low_half;
   return -1;
 }
 

@@ -17,7 +17,7 @@ class AfterEachCase : public doctest::IReporter {
   // doctest has counted the case's failures: another one ends the program.
   void test_case_end(const doctest::CurrentTestCaseStats&) override {
     if (const cudaError_t error = cudaPeekAtLastError(); error != cudaSuccess)
-      stop(std::string("an error: ") + cudaGetErrorName(error));
+      stop(std::string("an error: ") + cudaGetErrorName(error) + ", " + cudaGetErrorString(error));
     cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     if (cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess &&
         mode != cudaStreamCaptureModeGlobal)
