@@ -190,10 +190,7 @@ void Runtime::apply(const Config& wanted) {
     one->launches = 0;
     for (auto& kernel : one->kernels) kernel.second.loaded = false;
   }
-  for (const auto& stream : streams) {
-    draw_pace(*stream);
-    deal_connection(*stream);
-  }
+  for (const auto& stream : streams) deal_connection(*stream);
 }
 
 Device& Runtime::device(int index) {

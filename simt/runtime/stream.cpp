@@ -27,7 +27,6 @@ Stream* Runtime::make_stream(int on_device, unsigned flags, int priority) {
   deal_connection(made);
   made.blocking = !(flags & cudaStreamNonBlocking);
   made.priority = priority;
-  draw_pace(made);
   return &made;
 }
 
@@ -37,7 +36,8 @@ void Runtime::deal_connection(Stream& stream) const {
   stream.connection = stream.number == 0 ? -1 : (stream.number - 1) % config.connections;
 }
 
-/// Some streams hurry, some dawdle, some do nothing unless they are waited for.
+/// Some streams hurry, some dawdle, some do nothing unless they are waited for; and the same stream
+/// another way a while later, so that each two meet in each way.
 void Runtime::draw_pace(Stream& stream) {
   constexpr int paces[] = {0, 2, 6};
   stream.pace = paces[delays_.below(std::size(paces))];
@@ -45,6 +45,7 @@ void Runtime::draw_pace(Stream& stream) {
 
 void Runtime::enqueue(Stream& to, Operation operation) {
   looks_ = 0;
+  if (to.queue.empty() || delays_.below(8) == 0) draw_pace(to);
   // The legacy default stream waits for all blocking streams of its device, and they for it.
   const Stream* null_stream = device(to.device).null_stream;
   std::vector<MarkPointer>& after = operation.after;

@@ -203,6 +203,27 @@ TEST_CASE("GPU communicators: a group allocates while others are in a call of th
   }
 }
 
+TEST_CASE("GPU communicators: memory that ends while kernels read it, and is given out again") {
+  for (const GpuEngine& engine : gpu_engines) {
+    if (!enough_gpus(2, engine)) continue;
+    CAPTURE(engine.comm);
+    run_threads(2, options_of(engine, 30), [&](World& world) {
+      const Device device = device_of(world, engine);
+      std::vector<Tensor> seen;
+      for (int i = 0; i < 30; ++i) {
+        const Tensor memory = world.communicator().allocate(100, DType::f32, device);
+        memory.fill(i);
+        seen.push_back(Tensor::empty({100}, DType::f32, device));
+        seen.back().copy_from(memory);
+      }
+      for (int i = 0; i < 30; ++i)
+        expect(seen[static_cast<std::size_t>(i)].to_vector<float>() ==
+                   std::vector<float>(100, static_cast<float>(i)),
+               "allocation {}", i);
+    });
+  }
+}
+
 // What each rank's thread threw, where they all should fail.
 std::vector<std::string> messages(int size, const GpuEngine& engine, double timeout,
                                   const std::function<void(World&)>& body) {

@@ -271,3 +271,38 @@ TEST_CASE("recorded steps: memory from before that ends while a step is recorded
     CHECK(x.to_vector<float>()[999] == static_cast<float>(i * i));
   }
 }
+
+TEST_CASE("recorded steps: a plain step on another stream, behind the last replay") {
+  if (on_cpu()) return;
+  for (int repeat = 0; repeat < 30; ++repeat) {
+    const Tensor x = Tensor::full({1000}, 1, DType::f32, test_device());
+    StepGraph doubled([&] { x.copy_from(add(x, x)); }, test_device());
+    for (int i = 0; i < 3; ++i) CHECK(doubled() == (i > 0));
+    const Stream other = Stream::create(test_device());
+    const StreamGuard guard(other);
+    CHECK_FALSE(doubled());
+    CHECK(x.to_vector<float>()[999] == 16);
+  }
+}
+
+TEST_CASE("recorded steps: memory of another stream that ends behind the last replay") {
+  if (on_cpu()) return;
+  const Stream other = Stream::create(test_device());
+  const auto on_other = [&](float value) {
+    const StreamGuard guard(other);
+    Tensor made = Tensor::full({1000}, value, DType::f32, test_device());
+    other.synchronize();
+    return made;
+  };
+  for (int repeat = 0; repeat < 30; ++repeat) {
+    Tensor read = on_other(3);
+    const Tensor sum = Tensor::full({1000}, 0, DType::f32, test_device());
+    {
+      StepGraph step([&] { sum.copy_from(add(sum, read)); }, test_device());
+      for (int i = 0; i < 4; ++i) CHECK(step() == (i > 0));
+      read = {};
+    }
+    const Tensor next = on_other(-1);
+    CHECK(sum.to_vector<float>()[999] == 12);
+  }
+}

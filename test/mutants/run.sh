@@ -19,6 +19,7 @@
 #     program NAME          it starts this program of bin/, which is linked with the slip too
 #     races                 it is for the build that watches simulated kernels (--races), no other
 #     report TEXT           the test must fail with this text
+#     with NAME=VALUE       in the test's environment
 #     may hang              running into the time limit counts as noticed
 #     equivalent: WHY       no test can see it; it has no test case
 set -uo pipefail
@@ -33,11 +34,11 @@ misuse() { say "$@"; exit 2; }
 
 # --- The tables -----------------------------------------------------------------------------------
 
-declare -A file source_of old new program test case may_hang equivalent of_races report
+declare -A file source_of old new program test case may_hang equivalent of_races report with
 names=()
 
 read_tables() {
-  local name= line table
+  local name="" line table
   for table in "$tables"/*.txt; do
     while IFS= read -r line; do
       case $line in
@@ -55,6 +56,7 @@ read_tables() {
         'may hang') may_hang[$name]=yes ;;
         races) of_races[$name]=yes ;;
         'report '*) report[$name]=${line#report } ;;
+        'with '*) with[$name]+="${line#with } " ;;
         'equivalent: '*) equivalent[$name]=${line#equivalent: } ;;
         ''|'#'*) ;;
         *) misuse "${table##*/}: what does '$line' mean?" ;;
@@ -122,13 +124,15 @@ link_test() {
 # pattern; a template's case is one for each type, CASE<T>.
 run_case() {
   local pattern=${case[$1]//,/\\,}
-  cd -- "$2" && timeout -k 5 "$time_limit" "./${test[$1]}" --test-case="$pattern,$pattern<*"
+  # shellcheck disable=SC2086  # words
+  cd -- "$2" && env ${with[$1]-} timeout -k 5 "$time_limit" "./${test[$1]}" \
+    --test-case="$pattern,$pattern<*"
 }
 
 # sound NAME: whether its case passes without a slip. Asked once for each case.
 sound() {
   local memo
-  memo=$scratch/sound/$(sha256sum <<<"${test[$1]} ${case[$1]}" | cut -d ' ' -f 1)
+  memo=$scratch/sound/$(sha256sum <<<"${with[$1]-} ${test[$1]} ${case[$1]}" | cut -d ' ' -f 1)
   [[ -s $memo ]] || { (run_case "$1" "$build/test") >/dev/null 2>&1 </dev/null; echo $? >"$memo"; }
   [[ $(<"$memo") == 0 ]]
 }

@@ -59,7 +59,7 @@ std::vector<Entry> entries_of(const std::string& table) {
     } else {
       entry.races |= line == "races";
       CHECK_MESSAGE((line == "may hang" || line == "races" || line.starts_with("program ") ||
-                     line.starts_with("report ")),
+                     line.starts_with("report ") || line.starts_with("with ")),
                     "what does this mean?");
     }
   }
