@@ -70,8 +70,7 @@ void train(World& world, Device device, bool recorded) {
 }  // namespace
 
 // First: a process in which threads have been forks no ranks.
-TEST_CASE("leaks: worlds of processes, with each engine" *
-          doctest::test_suite("not-races not-address")) {
+TEST_CASE("leaks: worlds of processes, with each engine") {
   for (const GpuEngine& engine : gpu_engines) {
     CAPTURE(engine.comm);
     CAPTURE(engine.transport);
@@ -140,8 +139,7 @@ TEST_CASE("leaks: recorded steps, also such that fail") {
         }) == "");
 }
 
-TEST_CASE("leaks: worlds of threads, with each engine" *
-          doctest::test_suite("not-races not-address")) {
+TEST_CASE("leaks: worlds of threads, with each engine") {
   for (const GpuEngine& engine : gpu_engines) {
     CAPTURE(engine.comm);
     CAPTURE(engine.transport);
@@ -168,8 +166,7 @@ TEST_CASE("leaks: worlds of threads, with each engine" *
   }
 }
 
-TEST_CASE("leaks: memory of NCCL's that is given back" *
-          doctest::test_suite("not-races not-address")) {
+TEST_CASE("leaks: memory of NCCL's that is given back") {
   run_threads(2, {.comm = "nccl"}, [&](World& world) {
     const Device own{Device::Kind::sim, world.rank()};
     bool clean = false;
