@@ -176,7 +176,7 @@ while (( $# )); do
     --pick) pick=${2-}; shift; [[ $pick =~ ^[0-9]+$ ]] || misuse "--pick takes a number" ;;
     --seed) seed=${2-}; shift; [[ -n $seed ]] || misuse "--seed takes a text" ;;
     --list) list=yes ;;
-    --races) races=yes LOCKSTEP_TEST_DEVICE=sim ;;
+    --races) races=yes LOCKSTEP_TEST_DEVICE=sim time_limit=180 ;;  # watched kernels are slow
     -*) misuse "mutants takes --races, --list, --pick, --seed and names, not '$1'" ;;
     *) chosen+=("$1") ;;
   esac
