@@ -9,9 +9,9 @@
 //   transpose_f32 250x251: loads 4.79 (83 %), stores 4.66 (85 %), shared loads 1.00 (1.00),
 //     shared stores 1.00 (1.00), DRAM 1.00 of the fewest
 //   transpose_bf16 256x256: loads 16.00 (100 %), stores 16.00 (100 %), shared loads 1.00 (1.00),
-//     shared stores 2.00 (1.00), DRAM 1.00 of the fewest
+//     shared stores 1.00 (1.00), DRAM 1.00 of the fewest
 //   transpose_u8 256x256: loads 16.00 (100 %), stores 16.00 (100 %), shared loads 1.00 (1.00),
-//     shared stores 4.00 (1.00), DRAM 1.00 of the fewest
+//     shared stores 1.00 (1.00), DRAM 1.00 of the fewest
 //   transpose_f64 256x256: loads 16.00 (100 %), stores 16.00 (100 %), shared loads 2.00 (2.00),
 //     shared stores 2.00 (2.00), DRAM 1.00 of the fewest
 #include "lockstep/kernels/cuda/backend.h"
@@ -32,29 +32,49 @@ __global__ void __launch_bounds__(map_threads) cast_kernel(std::int64_t n, To* o
 }
 
 // Transposes. A block moves a square tile: rows of x in, through shared memory, columns out as rows
-// of the result, so that both sides see runs of at least 128 bytes.
+// of the result, so that both sides see runs of at least 128 bytes. Elements of 1 and 2 bytes go
+// through shared memory in words of 4, from as many neighbouring rows.
 
 constexpr int transpose_threads = 256;
-constexpr int segment_packs = 8;  // a warp reads or writes 4 rows of 128 bytes at a time
+constexpr int segment_packs = 8;  // a warp reads or writes 8 packs in each of 4 rows at a time
 
-/// Elements along the tile's side: a multiple of 128 bytes.
+/// A tile of x (side, side), transposed: columns of x are its rows.
 template <class T>
-constexpr int tile_side = sizeof(T) == 1   ? 128
-                          : sizeof(T) == 8 ? 32
-                                           : 64;
+struct TransposedTile {
+  /// Along a side: a multiple of 128 bytes.
+  static constexpr int side = sizeof(T) == 1 ? 128 : sizeof(T) == 8 ? 32 : 64;
+  static constexpr int word_bytes = sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T));
+  static constexpr int in_word = word_bytes / static_cast<int>(sizeof(T));
+  static constexpr int words_in_pack = 16 / word_bytes;
+  using Bits = detail::Bits<word_bytes>;
+  using Word = detail::Word<word_bytes>;
 
-/// Calls f(row, column) for the tile's packs of `width` elements that this thread moves.
-template <class T, int width, class F>
-__device__ __forceinline__ void for_each_pack(F f) {
-  constexpr int side = tile_side<T>;
+  alignas(16) T elements[side][side];
+
+  /// Where word w of column c begins. Its five lowest bits are combined with those of c, so that
+  /// neighbouring words of one column lie in different banks, and so do those of one w in
+  /// neighbouring columns, or in every 4th, 8th or 16th.
+  static __device__ int place(int c, int w) { return (w ^ (c ^ c / 32 * 4) % 32) * in_word; }
+
+  __device__ T& element(int c, int r) { return elements[c][place(c, r / in_word) + r % in_word]; }
+  __device__ Word& word(int c, int w) {
+    return *reinterpret_cast<Word*>(&elements[c][place(c, w)]);
+  }
+};
+
+/// Calls f(row, column) for the tile's patches of `height` rows and `width` columns that this
+/// thread moves.
+template <class T, int height, int width, class F>
+__device__ __forceinline__ void for_each_patch(F f) {
+  constexpr int side = TransposedTile<T>::side, down = side / height;
   constexpr int in_segment = width == 1 ? side : segment_packs;
   // More single elements would not fit into registers. (The simulator's compiler unrolls nothing.)
   [[maybe_unused]] constexpr int at_once = width == 1 ? 8 : 64;
 #pragma unroll at_once
-  for (int pack = 0; pack < side * side / width; pack += transpose_threads) {
-    const int p = pack + static_cast<int>(threadIdx.x);
-    const int segment = p / (in_segment * side);
-    f(p / in_segment % side, (segment * in_segment + p % in_segment) * width);
+  for (int patch = 0; patch < down * side / width; patch += transpose_threads) {
+    const int p = patch + static_cast<int>(threadIdx.x);
+    const int segment = p / (in_segment * down);
+    f(p / in_segment % down * height, (segment * in_segment + p % in_segment) * width);
   }
 }
 
@@ -64,10 +84,10 @@ template <class T>
 __global__ void __launch_bounds__(transpose_threads, 1)
     transpose_kernel(std::int64_t rows, std::int64_t columns, const T* __restrict__ all_x,
                      T* __restrict__ all_out) {
-  constexpr int side = tile_side<T>, width = pack_width<T>;
-  // A row of the tile is one word longer, so that its columns lie in different memory banks.
-  constexpr int pitch = side + (sizeof(T) < 4 ? 4 / static_cast<int>(sizeof(T)) : 1);
-  __shared__ T tile[side][pitch];  // transposed: (column of x, row of x)
+  using Tile = TransposedTile<T>;
+  using Bits = typename Tile::Bits;
+  constexpr int side = Tile::side, width = pack_width<T>, in_word = Tile::in_word;
+  __shared__ Tile tile;
   // Fewer than the grid's blocks: 32 bits do.
   const auto tiles_down = static_cast<unsigned>((rows + side - 1) / side);
   const auto tiles_across = static_cast<unsigned>((columns + side - 1) / side);
@@ -79,39 +99,47 @@ __global__ void __launch_bounds__(transpose_threads, 1)
   T* const out = all_out + matrix * rows * columns;
 
   if (is_aligned(x) && columns % width == 0) {
-    constexpr int loads = side * side / width / transpose_threads;
-    Pack<T> packs[loads];  // all under way before the first is stored
-    int load = 0;
-    for_each_pack<T, width>([&](int r, int c) {
-      if (row0 + r < rows && column0 + c < columns)
-        packs[load] = load_pack(x + (row0 + r) * columns + column0 + c);
-      ++load;
-    });
-    load = 0;
-    for_each_pack<T, width>([&](int r, int c) {
+    constexpr int patches = side * side / in_word / width / transpose_threads;
+    Pack<T> packs[patches][in_word] = {};  // all under way before the first is stored
+    int patch = 0;
+    for_each_patch<T, in_word, width>([&](int r, int c) {
 #pragma unroll
-      for (int e = 0; e < width; ++e) tile[c + e][r] = packs[load][e];
-      ++load;
+      for (int k = 0; k < in_word; ++k)
+        if (row0 + r + k < rows && column0 + c < columns)
+          packs[patch][k] = load_pack(x + (row0 + r + k) * columns + column0 + c);
+      ++patch;
+    });
+    patch = 0;
+    for_each_patch<T, in_word, width>([&](int r, int c) {
+#pragma unroll
+      for (int e = 0; e < width; ++e) {
+        Bits bits = packs[patch][0][e];
+#pragma unroll
+        for (int k = 1; k < in_word; ++k)
+          bits |= static_cast<Bits>(packs[patch][k][e]) << 8 * sizeof(T) * k;
+        tile.word(c + e, r / in_word).bits = bits;
+      }
+      ++patch;
     });
   } else {
-    for_each_pack<T, 1>([&](int r, int c) {
+    for_each_patch<T, 1, 1>([&](int r, int c) {
       if (row0 + r < rows && column0 + c < columns)
-        tile[c][r] = x[(row0 + r) * columns + column0 + c];
+        tile.element(c, r) = x[(row0 + r) * columns + column0 + c];
     });
   }
   __syncthreads();
   if (is_aligned(out) && rows % width == 0) {
-    for_each_pack<T, width>([&](int c, int r) {
+    for_each_patch<T, 1, width>([&](int c, int r) {
       if (column0 + c >= columns || row0 + r >= rows) return;
-      Pack<T> pack;
+      Pack<Bits> pack;
 #pragma unroll
-      for (int e = 0; e < width; ++e) pack[e] = tile[c][r + e];
-      store_pack(out + (column0 + c) * rows + row0 + r, pack);
+      for (int w = 0; w < Tile::words_in_pack; ++w) pack[w] = tile.word(c, r / in_word + w).bits;
+      store_pack(reinterpret_cast<Bits*>(out + (column0 + c) * rows + row0 + r), pack);
     });
   } else {
-    for_each_pack<T, 1>([&](int c, int r) {
+    for_each_patch<T, 1, 1>([&](int c, int r) {
       if (column0 + c < columns && row0 + r < rows)
-        out[(column0 + c) * rows + row0 + r] = tile[c][r];
+        out[(column0 + c) * rows + row0 + r] = tile.element(c, r);
     });
   }
 }
@@ -119,8 +147,9 @@ __global__ void __launch_bounds__(transpose_threads, 1)
 template <class T>
 void transpose_words(const Tensor& x, const Tensor& out) {
   const std::int64_t rows = x.size(-2), columns = x.size(-1);
-  const std::int64_t tiles = divide_up(rows, tile_side<T>) * divide_up(columns, tile_side<T>) *
-                             (x.numel() / (rows * columns));
+  constexpr int side = TransposedTile<T>::side;
+  const std::int64_t tiles =
+      divide_up(rows, side) * divide_up(columns, side) * (x.numel() / (rows * columns));
   launch<transpose_kernel<T>>({.grid = blocks_for(tiles, 1), .block = transpose_threads},
                               queue_of(x).stream, rows, columns,
                               reinterpret_cast<const T*>(x.raw()), reinterpret_cast<T*>(out.raw()));
