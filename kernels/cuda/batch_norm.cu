@@ -10,19 +10,19 @@
 //         +-----------+         tree over them. The cut is a function of N, C and the dtype alone.
 //
 // Counted (./lockstep count --write; docs/counters.md):
-//   batch_statistics 512x256: 2 launches, DRAM 1.05 of the fewest
-//     batch_statistics_kernel: loads 16.00 (100 %), stores 8.00 (100 %), shared loads 1.95 (1.78),
+//   batch_statistics 1024x256: 2 launches, DRAM 1.02 of the fewest
+//     batch_statistics_kernel: loads 16.00 (100 %), stores 8.00 (100 %), shared loads 1.78 (1.78),
 //       shared stores 1.89 (1.89)
 //     merge_parts_kernel: loads 2.00 (100 %), stores 1.00 (100 %), shared loads 1.70 (1.70),
 //       shared stores 2.00 (2.00)
-//   batch_inverse_std 512x256: loads 8.00 (100 %), stores 8.00 (100 %), DRAM 1.00 of the fewest
-//   batch_normalize 512x256: loads 9.33 (67 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
-//   batch_norm_sums 512x256: 2 launches, DRAM 1.02 of the fewest
-//     batch_norm_sums_kernel: loads 13.33 (85 %), stores 8.00 (100 %), shared loads 1.95 (1.78),
+//   batch_inverse_std 1024x256: loads 8.00 (100 %), stores 8.00 (100 %), DRAM 1.00 of the fewest
+//   batch_normalize 1024x256: loads 14.00 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
+//   batch_norm_sums 1024x256: 2 launches, DRAM 1.01 of the fewest
+//     batch_norm_sums_kernel: loads 15.53 (100 %), stores 8.00 (100 %), shared loads 1.78 (1.78),
 //       shared stores 1.89 (1.89)
 //     merge_parts_kernel: loads 2.00 (100 %), stores 1.00 (100 %), shared loads 1.70 (1.70),
 //       shared stores 2.00 (2.00)
-//   batch_norm_dx 512x256: loads 11.11 (73 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
+//   batch_norm_dx 1024x256: loads 14.81 (100 %), stores 16.00 (100 %), DRAM 1.00 of the fewest
 
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/common.cuh"
@@ -46,7 +46,7 @@ struct Cut {
 
   template <class T>
   static Cut of(const Tensor& x, bool aligned_pointers) {
-    constexpr std::int64_t most_blocks = 4096, most_chunks = 1024, fewest_rows = 256;
+    constexpr std::int64_t most_blocks = 4096, most_chunks = 1024, fewest_rows = 512;
     Cut cut{};
     cut.rows = x.size(0);
     cut.columns = x.size(1);
@@ -101,15 +101,22 @@ __device__ __forceinline__ void store_valid(T* p, const Pack<T>& pack, int valid
   }
 }
 
-/// What a thread needs of a per-channel tensor (C,), in f64; `otherwise` if there is none.
-template <int width, class T>
-__device__ __forceinline__ Pack<double, width> channels(const T* values, std::int64_t column,
-                                                        int valid, double otherwise) {
+/// What a thread needs of a per-channel tensor (C,), in f64; `otherwise` if there is none. A warp
+/// loads the tile's columns side by side, and hands them round. All of its threads call it.
+template <class T, class C>
+__device__ __forceinline__ Pack<double, pack_width<T>> channels(const C* values, const Cut& cut,
+                                                                const Share<T>& share,
+                                                                double otherwise) {
+  constexpr int width = pack_width<T>;
+  static_assert(tile_columns<T> <= warp_size);
+  const int own = static_cast<int>(threadIdx.x) % tile_columns<T>;
+  const int first = static_cast<int>(threadIdx.x) % threads_per_row * width;
+  const std::int64_t column = share.tile * tile_columns<T> + own;
+  const bool exists = values != nullptr && column < cut.columns;
+  const double value = exists ? static_cast<double>(values[column]) : otherwise;
   Pack<double, width> result;
 #pragma unroll
-  for (int k = 0; k < width; ++k)
-    result[k] =
-        values != nullptr && k < valid ? static_cast<double>(values[column + k]) : otherwise;
+  for (int k = 0; k < width; ++k) result[k] = __shfl_sync(all_lanes, value, first + k);
   return result;
 }
 
@@ -139,25 +146,19 @@ __device__ void put(const GradientSums<>& part, double& a, double& b) {
   b = part.dy_xhat;
 }
 
-/// Shared memory for the parts of a block's threads.
+/// How the parts of a block's threads are merged.
 template <class T, class Part>
-using BlockMemory = double[Planes<Part>::numbers * pack_width<T> * threads];
+using Merge = BlockMerge<Part, row_threads, threads, pack_width<T>>;
 
 /// The block's part: the results, if it is the only one of its columns, or one of `parts`
 /// (chunks, C).
 template <class T, class Part>
 __device__ void finish_block(const Cut& cut, const Share<T>& share, Part (&own)[pack_width<T>],
-                             BlockMemory<T, Part>& memory, double* parts, double* a, double* b) {
-  constexpr int width = pack_width<T>;
-  const Planes<Part> shared{memory, width * threads};
-  merge_tree<row_threads>(own, shared);
-  if (threadIdx.x < threads_per_row)
-    for (int k = 0; k < width; ++k) shared.store(k * threads + threadIdx.x, own[k]);
-  __syncthreads();
-  const int own_column = static_cast<int>(threadIdx.x);
-  const std::int64_t column = share.tile * tile_columns<T> + own_column;
-  if (own_column >= tile_columns<T> || column >= cut.columns) return;
-  const Part part = shared.load(own_column % width * threads + own_column / width);
+                             const Merge<T, Part>& merge, double* parts, double* a, double* b) {
+  merge(own);
+  const Part part = merge.by_column(own);
+  const std::int64_t column = share.tile * tile_columns<T> + threadIdx.x;
+  if (threadIdx.x >= tile_columns<T> || column >= cut.columns) return;
   if (cut.chunks == 1)
     put(part, a[column], b[column]);
   else
@@ -168,7 +169,7 @@ __device__ void finish_block(const Cut& cut, const Share<T>& share, Part (&own)[
 template <class T>
 __global__ void __launch_bounds__(threads)
     batch_statistics_kernel(const T* x, const Cut cut, double* parts, double* mean, double* m2) {
-  __shared__ BlockMemory<T, Moments<>> memory;
+  __shared__ typename Merge<T, Moments<>>::Memory memory;
   const Share<T> share(cut);
   Moments<> own[pack_width<T>] = {};
   double count = 0;
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(threads)
   });
 #pragma unroll
   for (int k = 0; k < pack_width<T>; ++k) own[k].count = count;
-  finish_block(cut, share, own, memory, parts, mean, m2);
+  finish_block<T, Moments<>>(cut, share, own, Merge<T, Moments<>>(memory), parts, mean, m2);
 }
 
 /// 16-byte loads of dy and x (N, C), where rows are aligned.
@@ -191,10 +192,10 @@ __global__ void __launch_bounds__(threads)
     batch_norm_sums_kernel(const T* dy, const T* x, const double* mean, const double* inverse_std,
                            const Cut cut, double* parts, double* sum_dy, double* sum_dy_xhat) {
   constexpr int width = pack_width<T>;
-  __shared__ BlockMemory<T, GradientSums<>> memory;
+  __shared__ typename Merge<T, GradientSums<>>::Memory memory;
   const Share<T> share(cut);
-  const auto center = channels<width>(mean, share.column, share.valid, 0);
-  const auto scale = channels<width>(inverse_std, share.column, share.valid, 0);
+  const auto center = channels(mean, cut, share, 0);
+  const auto scale = channels(inverse_std, cut, share, 0);
   GradientSums<> own[width] = {};
   for_rows<T>(cut, share, [&](auto aligned, std::int64_t i) {
     const Pack<T> gradient = load_valid<decltype(aligned)::value>(dy + i, share.valid);
@@ -205,7 +206,8 @@ __global__ void __launch_bounds__(threads)
       own[k].merge({g, g * ((static_cast<double>(values[k]) - center[k]) * scale[k])});
     }
   });
-  finish_block(cut, share, own, memory, parts, sum_dy, sum_dy_xhat);
+  finish_block<T, GradientSums<>>(cut, share, own, Merge<T, GradientSums<>>(memory), parts, sum_dy,
+                                  sum_dy_xhat);
 }
 
 constexpr int merge_columns = 4, merge_rows = 64, merge_threads = merge_columns * merge_rows;
@@ -215,7 +217,8 @@ template <class Part>
 __global__ void __launch_bounds__(merge_threads)
     merge_parts_kernel(double* parts, std::int64_t chunks, std::int64_t columns, double* a,
                        double* b) {
-  __shared__ double memory[Planes<Part>::numbers * merge_threads];
+  using Tree = BlockMerge<Part, merge_rows, merge_threads, 1>;
+  __shared__ typename Tree::Memory memory;
   const Planes<Part> all{parts, chunks * columns};
   const int row = threadIdx.x / merge_columns, c = threadIdx.x % merge_columns;
   const std::int64_t column = std::int64_t{blockIdx.x} * merge_columns + c;
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(merge_threads)
     for (std::int64_t chunk = row; chunk < chunks; chunk += merge_rows)
       own[0].merge(all.load(chunk * columns + column));
   }
-  merge_tree<merge_rows>(own, Planes<Part>{memory, merge_threads});
+  Tree{memory}(own);
   if (row == 0 && column < columns) put(own[0], a[column], b[column]);
 }
 
@@ -242,10 +245,10 @@ __global__ void __launch_bounds__(threads)
                            const T* weight, const T* bias, const Cut cut, T* __restrict__ out) {
   constexpr int width = pack_width<T>;
   const Share<T> share(cut);
-  const auto center = channels<width>(mean, share.column, share.valid, 0);
-  const auto gain = channels<width>(weight, share.column, share.valid, 1);
-  const auto shift = channels<width>(bias, share.column, share.valid, 0);
-  auto factor = channels<width>(inverse_std, share.column, share.valid, 0);
+  const auto center = channels(mean, cut, share, 0);
+  const auto gain = channels(weight, cut, share, 1);
+  const auto shift = channels(bias, cut, share, 0);
+  auto factor = channels(inverse_std, cut, share, 0);
 #pragma unroll
   for (int k = 0; k < width; ++k) factor[k] *= gain[k];
   for_rows<T>(cut, share, [&](auto aligned, std::int64_t i) {
@@ -267,11 +270,11 @@ __global__ void __launch_bounds__(threads)
                          bool accumulate) {
   constexpr int width = pack_width<T>;
   const Share<T> share(cut);
-  const auto center = channels<width>(mean, share.column, share.valid, 0);
-  const auto offset = channels<width>(mean_dy, share.column, share.valid, 0);
-  const auto gain = channels<width>(weight, share.column, share.valid, 1);
-  auto factor = channels<width>(inverse_std, share.column, share.valid, 0);
-  auto slope = channels<width>(mean_dy_xhat, share.column, share.valid, 0);
+  const auto center = channels(mean, cut, share, 0);
+  const auto offset = channels(mean_dy, cut, share, 0);
+  const auto gain = channels(weight, cut, share, 1);
+  auto factor = channels(inverse_std, cut, share, 0);
+  auto slope = channels(mean_dy_xhat, cut, share, 0);
 #pragma unroll
   for (int k = 0; k < width; ++k) {
     slope[k] *= factor[k];

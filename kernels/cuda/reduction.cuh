@@ -339,26 +339,49 @@ struct Planes {
   }
 };
 
-/// own := that of row 0 and of all others, merged by halves; right in row 0 alone. A row is
-/// blockDim.x / rows threads. All threads of the block call it. `shared` has room for `width` parts
-/// of each thread: those of a row are written once, when they are merged; row 0's never.
-template <int rows, class Part, int width>
-__device__ void merge_tree(Part (&own)[width], const Planes<Part>& shared) {
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const int across = threads / rows, row = thread / across;
+/// Merges `width` Parts of each thread of a block, those of neighbouring columns, over `rows` rows
+/// of neighbouring threads.
+template <class Part, int rows, int threads, int width>
+struct BlockMerge {
+  static constexpr int across = threads / rows, columns = across * width;
+  /// From a thread's k-th part to its next one: a few more than there are threads, so that 16
+  /// neighbouring columns lie in different banks.
+  static constexpr int pitch = threads + 16 / width;
+  using Memory = double[Planes<Part>::numbers * width * pitch];
+
+  Planes<Part> shared;
+  int thread = static_cast<int>(threadIdx.x), row = thread / across;
+
+  __device__ explicit BlockMerge(Memory& memory) : shared{memory, width * pitch} {}
+
+  /// own := that of row 0 and of all others, merged by halves; right in row 0 alone. All threads of
+  /// the block call it. Those of a row are written once, when they are merged; row 0's never.
+  __device__ void operator()(Part (&own)[width]) const {
 #pragma unroll
-  for (int half = rows / 2; half > 0; half /= 2) {
-    if (row >= half && row < 2 * half) {
+    for (int half = rows / 2; half > 0; half /= 2) {
+      if (row >= half && row < 2 * half) put(own);
+      __syncthreads();
+      if (row < half) {
 #pragma unroll
-      for (int k = 0; k < width; ++k) shared.store(k * threads + thread, own[k]);
-    }
-    __syncthreads();
-    if (row < half) {
-#pragma unroll
-      for (int k = 0; k < width; ++k)
-        own[k].merge(shared.load(k * threads + thread + half * across));
+        for (int k = 0; k < width; ++k)
+          own[k].merge(shared.load(k * pitch + thread + half * across));
+      }
     }
   }
-}
+
+  /// What row 0 has then, column by column: thread c gets that of column c, if there is one. All
+  /// threads of the block call it.
+  __device__ Part by_column(const Part (&own)[width]) const {
+    if (row == 0) put(own);
+    __syncthreads();
+    return thread < columns ? shared.load(thread % width * pitch + thread / width) : Part{};
+  }
+
+ private:
+  __device__ void put(const Part (&own)[width]) const {
+#pragma unroll
+    for (int k = 0; k < width; ++k) shared.store(k * pitch + thread, own[k]);
+  }
+};
 
 }  // namespace lockstep::kernels

@@ -39,10 +39,16 @@ Tensor Tensors::indices(std::int64_t n, std::int64_t end) {
   return here.to(device_);
 }
 
-std::vector<Problem> all_problems() {
+std::vector<Problem> memory_bound_problems() {
   std::vector<Problem> all;
-  for (const auto part : {elementwise_problems, row_problems, update_problems, ladder_problems})
+  for (const auto part : {elementwise_problems, row_problems, update_problems})
     for (Problem& problem : part()) all.push_back(std::move(problem));
+  return all;
+}
+
+std::vector<Problem> all_problems() {
+  std::vector<Problem> all = memory_bound_problems();
+  for (Problem& problem : ladder_problems()) all.push_back(std::move(problem));
   return all;
 }
 

@@ -23,7 +23,6 @@ struct Problem {
   std::string size;                     ///< "64x1024", "256x256x64 NT"
   std::string source;                   ///< the file of its kernels, from the root of the sources
   std::function<Work(Device)> prepare;  ///< launches no kernel
-  bool states_kernels = true;           ///< `source` says what each kernel does, not only the whole
 };
 
 /// Makes the tensors of one Work. Nothing is launched for it: they are copied from the host.
@@ -53,6 +52,9 @@ std::vector<Problem> elementwise_problems();  ///< and casts, transposes, indice
 std::vector<Problem> row_problems();          ///< reductions, softmax, losses, normalization
 std::vector<Problem> update_problems();       ///< random numbers, optimizers, clipping, folds
 std::vector<Problem> ladder_problems();       ///< the rungs of kernels/cuda/gemm/
+
+/// All but the ladder's: these move memory, and compute little.
+std::vector<Problem> memory_bound_problems();
 
 std::vector<Problem> all_problems();
 

@@ -64,7 +64,6 @@ void add_counted(std::vector<std::string>& lines, const Counted& counted) {
     return add_item(lines, name, parts);
   }
   add_item(lines, name, {fmt::format("{} launches", launches.size()), dram});
-  if (!counted.problem.states_kernels) return;
   for (auto launch = launches.begin(); launch != launches.end(); ++launch)
     if (std::none_of(launches.begin(), launch,
                      [&](const Launch& other) { return same_figures(*launch, other); }))
