@@ -94,12 +94,13 @@ struct RowTeams {
 };
 
 /// Calls f(width, accesses, teams), the first two of RowShare as constants, and returns true; or
-/// returns false if rows of so many columns do not fit into registers. A function of `columns`.
-template <class T, class F>
+/// returns false if rows of so many columns do not fit into registers. A function of `columns`. A
+/// team has at most `largest` threads.
+template <class T, int largest = largest_team<T>, class F>
 bool with_rows_in_registers(std::int64_t columns, F&& f) {
   const auto attempt = [&](auto width, auto accesses) {
     const std::int64_t wanted = std::max<std::int64_t>(1, divide_up(columns, width * accesses));
-    if (wanted > (accesses == 1 ? warp_size : largest_team<T>)) return false;
+    if (wanted > (accesses == 1 ? warp_size : largest)) return false;
     auto lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(wanted)));
     if (accesses > 1) lanes = std::max(lanes, warp_size);  // whose threads read neighbours
     f(width, accesses, RowTeams{lanes, lanes > warp_size ? lanes : 256});

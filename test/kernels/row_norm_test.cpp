@@ -39,9 +39,11 @@ struct NaiveRows {
 
 }  // namespace
 
+// For a GPU: single elements and whole accesses, one and several in each thread of a warp, of a
+// block, and more than fit into registers; also more rows than are added at a time (256).
 TEST_CASE_TEMPLATE("rows are normalized, and their gradients, by the formulas", T, float, double) {
-  for (const Shape& shape :
-       {Shape{1, 1}, Shape{3, 31}, Shape{1, 33}, Shape{130, 7}, Shape{3, 1025}})
+  for (const Shape& shape : {Shape{1, 1}, Shape{3, 31}, Shape{1, 33}, Shape{300, 7}, Shape{3, 1025},
+                             Shape{9, 64}, Shape{270, 132}, Shape{1, 16388}, Shape{2, 8193}})
     for (const RowNormConfig& config : {RowNormConfig{1e-5, true}, RowNormConfig{1e-3, false}}) {
       CAPTURE(shape.to_string());
       CAPTURE(config.centered);
@@ -70,6 +72,9 @@ TEST_CASE_TEMPLATE("rows are normalized, and their gradients, by the formulas", 
       };
       row_norm_dx(dy, x, mean, scale, w, config, dx, false);
       check_close<T>(dx, naive.dx, 4 * close);
+      const Tensor elsewhere = shifted<T>(dy);
+      row_norm_dx(elsewhere, x, mean, scale, w, config, elsewhere, false);  // and in place
+      check_close<T>(elsewhere, to_values<T>(dx), 0);
       row_norm_dx(dy, x, mean, scale, w, config, dx, true);
       check_close<T>(dx, twice(naive.dx), 8 * close);
       row_norm_dx(dy, x, mean, scale, {}, config, dx, false);
@@ -82,12 +87,20 @@ TEST_CASE_TEMPLATE("rows are normalized, and their gradients, by the formulas", 
 }
 
 TEST_CASE("a row is normalized to the same bits beside any others") {
-  const Tensor x = varied<float>({5, 37}), y = nan<float>({5, 37});
-  const Tensor mean = nan<double>({5}), scale = nan<double>({5});
-  row_normalize(x, {}, {}, {}, y, mean, scale);
-  const Tensor alone = nan<float>({1, 37});
-  row_normalize(x.slice(3, 4), {}, {}, {}, alone, mean.slice(0, 1), scale.slice(0, 1));
-  check_close<float>(alone, to_values<float>(y.slice(3, 4)), 0);
+  for (const std::int64_t n : {37, 64, 520, 16388}) {
+    const Tensor x = varied<float>({5, n}), dy = varied<float>({5, n}, 1),
+                 w = varied<float>({n}, 2);
+    const Tensor y = nan<float>({5, n}), dx = nan<float>({5, n});
+    const Tensor mean = nan<double>({5}), scale = nan<double>({5});
+    row_normalize(x, w, {}, {}, y, mean, scale);
+    row_norm_dx(dy, x, mean, scale, w, {}, dx, false);
+    const Tensor y3 = nan<float>({1, n}), dx3 = nan<float>({1, n});
+    const Tensor mean3 = nan<double>({1}), scale3 = nan<double>({1});
+    row_normalize(x.slice(3, 4), w, {}, {}, y3, mean3, scale3);
+    row_norm_dx(dy.slice(3, 4), x.slice(3, 4), mean3, scale3, w, {}, dx3, false);
+    check_close<float>(y3, to_values<float>(y.slice(3, 4)), 0);
+    check_close<float>(dx3, to_values<float>(dx.slice(3, 4)), 0);
+  }
 }
 
 TEST_CASE("normalization of rows: nothing, and what does not fit") {
