@@ -105,8 +105,12 @@ void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const T
   check_rows("add_taken", "dy", what, what.count, dy);
   check_rows("add_taken", "dx", what, what.n, dx);
   check_indices("add_taken", what, index, dy);
-  if (!accumulate) dx.fill_zero();
-  if (dy.numel() > 0) backend_of(dy.device()).indexed().add_taken(what, dy, index, dx);
+  check<DataError>(what.n > 0 || dy.numel() == 0, "[add_taken] {} indices of a dimension of 0",
+                   what.count);
+  if (dy.numel() > 0)
+    backend_of(dy.device()).indexed().add_taken(what, dy, index, dx, accumulate);
+  else if (!accumulate)
+    dx.fill_zero();
 }
 
 void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,

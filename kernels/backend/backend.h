@@ -31,8 +31,8 @@ class IndexedFunctions {
   virtual void copy_window(const Shape& shape, const Tensor& x, const Window& from,
                            const Tensor& out, const Window& to, bool accumulate) = 0;
   virtual void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) = 0;
-  virtual void add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
-                         const Tensor& dx) = 0;
+  virtual void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const Tensor& dx,
+                         bool accumulate) = 0;
   virtual void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
                               const Tensor& x, const Tensor& out) = 0;
 };

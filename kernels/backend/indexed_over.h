@@ -38,7 +38,7 @@ Word* words(const Tensor& tensor) {
 /// The family over a kind's loop. Loop::run(out, n, formula) calls formula(i) for every i < n;
 /// Loop::fault(out) is where a formula complains of an index, or null.
 template <class Loop>
-class IndexedOver final : public IndexedFunctions {
+class IndexedOver : public IndexedFunctions {
  public:
   void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) override {
     using enum Compare;
@@ -113,8 +113,9 @@ class IndexedOver final : public IndexedFunctions {
     });
   }
 
-  void add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
-                 const Tensor& dx) override {
+  void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const Tensor& dx,
+                 bool accumulate) override {
+    if (!accumulate) dx.fill_zero();
     const Indices indices{what, index.data<std::int64_t>(), Loop::fault(dx)};
     visit_floating("add_taken", dy.dtype(), [&](auto zero) {
       using T = decltype(zero);

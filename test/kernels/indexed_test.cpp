@@ -1,6 +1,7 @@
 // Comparisons, masks, windows, indices and cumulative sums beside loops over the same elements.
 #include "lockstep/kernels/indexed.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/support.h"
@@ -126,6 +127,29 @@ TEST_CASE_TEMPLATE("elements are taken by index, and gradients go back to where 
     }
 }
 
+TEST_CASE_TEMPLATE("gradients that go back to one row are added in their order", T, float, double) {
+  constexpr std::int64_t n = 3, count = 70;  // more indices than a warp sees at once
+  std::vector<std::int64_t> from;
+  for (std::int64_t k = 0; k < count; ++k) from.push_back(k * k % 5 % 4 == 0 ? 0 : 2);
+  const Tensor index = here(Tensor::of<std::int64_t>({count}, from));
+  for (const std::int64_t inner : {1, 31, 300})  // the last one is more than a warp has
+    for (const bool accumulate : {false, true}) {
+      const Taken rows{.outer = 2, .n = n, .inner = inner, .count = count};
+      const Tensor dy = varied<T>({2, count, inner}), dx = varied<T>({2, n, inner}, 1);
+      const std::vector<T> terms = dy.to_vector<T>();
+      std::vector<T> sums = dx.to_vector<T>();
+      if (!accumulate) std::ranges::fill(sums, T(0));
+      for (std::int64_t o = 0; o < 2; ++o)
+        for (std::int64_t k = 0; k < count; ++k)
+          for (std::int64_t j = 0; j < inner; ++j)
+            sums[static_cast<std::size_t>((o * n + from[static_cast<std::size_t>(k)]) * inner +
+                                          j)] +=
+                terms[static_cast<std::size_t>((o * count + k) * inner + j)];
+      add_taken(rows, dy, index, dx, accumulate);
+      CHECK(dx.to_vector<T>() == sums);
+    }
+}
+
 TEST_CASE("an index of its own for every element") {
   const Taken each{.outer = 2, .n = 3, .inner = 2, .count = 1, .each = true};
   const Tensor x = of_values<float>({2, 3, 2}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
@@ -145,6 +169,8 @@ TEST_CASE("an index outside its dimension is an error") {
     };
     CHECK_THROWS_AS(attempt(), DataError);
   }
+  const Tensor nothing = nan<float>({0, 2}), one = here(Tensor::of<std::int64_t>({1}, {0}));
+  CHECK_THROWS_AS(add_taken({.n = 0, .inner = 2}, x.slice(0, 1), one, nothing, false), DataError);
 }
 
 TEST_CASE_TEMPLATE("cumulative sums run along the middle, from either end", T, float, double,
