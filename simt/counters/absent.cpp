@@ -15,6 +15,7 @@ void access(const void*, std::size_t, watch::Kind, const void*) {}
 void copy(const void*, const void*, std::size_t, const void*) {}
 void matrix_row(const void*, const void*) {}
 void box_row(const void*, std::size_t) {}
+void box_chunk(const void*, const void*, std::uint32_t) {}
 void operands(std::size_t) {}
 void instruction(const char*) {}
 Pause::Pause() : before_(false) {}

@@ -1,6 +1,7 @@
 #include "lockstep/simt/counters/counters.h"
 
 #include <algorithm>
+#include <bit>
 #include <mutex>
 #include <string_view>
 #include <tuple>
@@ -16,6 +17,7 @@ namespace simt::detail::counters {
 namespace {
 
 using simt::counters::Launch;
+using simt::counters::Traced;
 
 struct Range {
   std::uintptr_t begin = 0, end = 0;
@@ -78,6 +80,7 @@ class Counters {
   void end_blocks() {
     for (auto& [key, instruction] : instructions_)
       instruction.end_blocks(sectors_of(instruction.what()));
+    if (launch_.traced.empty()) trace_first_requests();
   }
 
   void end_launch() {
@@ -122,6 +125,12 @@ class Counters {
       read_.add(s);
   }
 
+  void box_chunk(std::uintptr_t matrix, std::uintptr_t global, std::uint32_t place) {
+    constexpr std::size_t most_chunks = 8 * 8;  // a row of 128 bytes has 8
+    if (launch_.first_chunks.size() < most_chunks)
+      launch_.first_chunks.push_back({static_cast<std::int64_t>(global - matrix), place});
+  }
+
   void operands(std::size_t bytes) { launch_.operand_bytes += bytes; }
 
   void instruction(const char* name) {
@@ -144,6 +153,43 @@ class Counters {
     if (!memory) return false;
     global_.push_back(range_of(memory->data, memory->bytes));
     return true;
+  }
+
+  /// Where the shared or global memory of an address begins.
+  std::uintptr_t begin_of(std::uintptr_t address) const {
+    for (const Range& range : shared_)
+      if (range.holds(address)) return range.begin;
+    const Allocation* memory = Allocation::holding(reinterpret_cast<const void*>(address));
+    return memory ? range_of(memory->data, memory->bytes).begin : 0;
+  }
+
+  /// Of the blocks that run first; in the order of the program's code.
+  void trace_first_requests() {
+    std::vector<std::pair<Key, const Instruction*>> in_order;
+    for (const auto& [key, instruction] : instructions_) in_order.emplace_back(key, &instruction);
+    std::ranges::sort(in_order, {}, [](const auto& entry) {
+      const Key& key = entry.first;
+      return std::tuple(key.caller, key.what, key.bytes, key.piece);
+    });
+    std::vector<std::uintptr_t> memories;
+    for (const auto& [key, instruction] : in_order)
+      for (const Request& request : instruction->first_requests()) {
+        const int lane = std::countr_zero(request.lanes);
+        const std::uintptr_t begin = begin_of(request.addresses[lane]);
+        const auto memory = std::ranges::find(memories, begin);
+        Traced traced{key.caller,
+                      key.what,
+                      key.bytes,
+                      instruction->first_warp(),
+                      static_cast<int>(memory - memories.begin()),
+                      {}};
+        if (memory == memories.end()) memories.push_back(begin);
+        for (int l = 0; l < 32; ++l)
+          traced.offsets[l] = request.lanes >> l & 1u
+                                  ? static_cast<std::int64_t>(request.addresses[l] - begin)
+                                  : -1;
+        launch_.traced.push_back(traced);
+      }
   }
 
   void execute(std::uintptr_t address, std::size_t bytes, Class what, const void* caller) {
@@ -220,6 +266,11 @@ void matrix_row(const void* row, const void* caller) {
 }
 void box_row(const void* global, std::size_t bytes) {
   if (counting) counters().box_row(reinterpret_cast<std::uintptr_t>(global), bytes);
+}
+void box_chunk(const void* matrix, const void* global, std::uint32_t place) {
+  if (counting)
+    counters().box_chunk(reinterpret_cast<std::uintptr_t>(matrix),
+                         reinterpret_cast<std::uintptr_t>(global), place);
 }
 void operands(std::size_t bytes) {
   if (counting) counters().operands(bytes);

@@ -66,6 +66,23 @@ struct Line {
   Sum sum;
 };
 
+/// One of the first requests of an instruction: by the first warp that makes one, in the blocks that
+/// run first. It is kept whole, for pictures of which thread touches what.
+struct Traced {
+  const void* caller;  ///< for place_of()
+  Class what;
+  unsigned bytes;                        ///< of each lane
+  int warp;                              ///< counted through the blocks that run at once
+  int memory;                            ///< which one, in the order of first use; from 0
+  std::array<std::int64_t, 32> offsets;  ///< of lanes, from that memory's begin; -1: no access
+};
+
+/// 16 bytes that the copy engine (TMA) moves: offsets in its matrix, and in its box in shared
+/// memory.
+struct TracedChunk {
+  std::int64_t from, to;
+};
+
 struct Launch {
   std::string kernel{};                       ///< demangled, with its template arguments
   std::array<unsigned, 3> grid{}, block{};    ///< x, y, z
@@ -77,6 +94,8 @@ struct Launch {
   std::map<std::string, std::uint64_t> instructions{};  ///< barriers of blocks; of warps: shuffles,
                                                         ///< votes, ldmatrix, mma, ..., by name
   std::vector<Line> lines{};                            ///< in the order of the program's code
+  std::vector<Traced> traced{};                         ///< in the same order
+  std::vector<TracedChunk> first_chunks{};              ///< of the first box, at most 8 rows
 
   const Sum& of(Class what) const { return sums[static_cast<int>(what)]; }
   std::uint64_t barriers() const;  ///< of blocks, of all blocks together

@@ -3,6 +3,7 @@
 /// these functions do nothing (absent.cpp).
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "lockstep/simt/execution/executor.h"
@@ -24,6 +25,8 @@ void copy(const void* shared, const void* global, std::size_t bytes, const void*
 /// A row of ldmatrix.
 void matrix_row(const void* row, const void* caller);
 void box_row(const void* global, std::size_t bytes);
+/// 16 bytes of a box of a matrix, and at which byte of the box in shared memory they arrive.
+void box_chunk(const void* matrix, const void* global, std::uint32_t place);
 /// A warp's part of a wgmma has read this much of shared memory.
 void operands(std::size_t bytes);
 

@@ -75,7 +75,8 @@ Sum cost_of_shared(const Request& request, unsigned bytes) {
 
 void Instruction::execute(int thread, std::uint32_t warp_lanes, std::uintptr_t address,
                           Sectors& sectors) {
-  const auto index = static_cast<std::size_t>(thread / 32);
+  const int number = thread / 32;
+  const auto index = static_cast<std::size_t>(number);
   const int lane = thread % 32;
   if (index >= warps_.size()) warps_.resize(index + 1);
   Warp& warp = warps_[index];
@@ -85,7 +86,7 @@ void Instruction::execute(int thread, std::uint32_t warp_lanes, std::uintptr_t a
   request.addresses[lane] = address;
   request.lanes |= 1u << lane;
   while (warp.counted < warp.open.size() && warp.open[warp.counted].lanes == warp_lanes)
-    count(warp.open[warp.counted++], sectors);
+    count(warp.open[warp.counted++], number, sectors);
   if (warp.counted < warp.open.size()) return;
   warp.first += static_cast<std::uint32_t>(warp.open.size());
   warp.open.clear();
@@ -93,8 +94,11 @@ void Instruction::execute(int thread, std::uint32_t warp_lanes, std::uintptr_t a
 }
 
 void Instruction::end_blocks(Sectors& sectors) {
+  int number = 0;
   for (Warp& warp : warps_) {
-    for (std::size_t i = warp.counted; i < warp.open.size(); ++i) count(warp.open[i], sectors);
+    for (std::size_t i = warp.counted; i < warp.open.size(); ++i)
+      count(warp.open[i], number, sectors);
+    ++number;
     warp.executions = {};
     warp.first = 0;
     warp.open.clear();
@@ -102,7 +106,9 @@ void Instruction::end_blocks(Sectors& sectors) {
   }
 }
 
-void Instruction::count(const Request& request, Sectors& sectors) {
+void Instruction::count(const Request& request, int warp, Sectors& sectors) {
+  if (first_warp_ < 0) first_warp_ = warp;
+  if (warp == first_warp_ && first_.size() < most_first) first_.push_back(request);
   sum_ += simt::counters::is_global(what_) ? cost_of_global(request, bytes_, sectors)
                                            : cost_of_shared(request, bytes_);
 }

@@ -49,6 +49,9 @@ class Instruction {
 
   Class what() const { return what_; }
   const Sum& sum() const { return sum_; }
+  /// The first requests of the first warp that has made one, and its number.
+  const std::vector<Request>& first_requests() const { return first_; }
+  int first_warp() const { return first_warp_; }
 
  private:
   /// Requests of a warp that some lanes have not come to. Those before `first` are counted.
@@ -59,11 +62,15 @@ class Instruction {
     std::size_t counted = 0;  ///< of `open`, from its begin
   };
 
-  void count(const Request& request, Sectors& sectors);
+  void count(const Request& request, int warp, Sectors& sectors);
+
+  static constexpr std::size_t most_first = 16;
 
   Class what_;
   unsigned bytes_;
   Sum sum_;
+  std::vector<Request> first_;
+  int first_warp_ = -1;
   std::vector<Warp> warps_;
 };
 

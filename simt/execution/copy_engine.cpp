@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "lockstep/simt/counters/observer.h"
 #include "lockstep/simt/execution/mbarrier.h"
 #include "lockstep/simt/include/simt/cluster.h"
 #include "lockstep/simt/include/simt/warp.h"
@@ -52,8 +53,11 @@ std::uint32_t rounded_to_tf32(std::uint32_t bits) {
   return (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
 }
 
+/// The swizzle: bits 4-6 of a shared address are flipped by its bits 7-9 (5.5.7).
+std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+
 /// Copies the box at (inner, outer) to `to`, which has the shared address `address`. What lies
-/// outside of the matrix is zero. The swizzle flips bits 4-6 of an address by its bits 7-9 (5.5.7).
+/// outside of the matrix is zero.
 void copy(const Matrix& matrix, std::int64_t inner, std::int64_t outer, std::byte* to,
           std::uint32_t address) {
   const std::uint32_t bytes = matrix.element_bytes;
@@ -69,7 +73,7 @@ void copy(const Matrix& matrix, std::int64_t inner, std::int64_t outer, std::byt
         std::memcpy(element, &rounded, sizeof rounded);
       }
       const std::uint32_t place = address + (row * matrix.box_inner + column) * bytes;
-      std::memcpy(to + ((place ^ (place >> 7 & 7) << 4) - address), element, bytes);
+      std::memcpy(to + (swizzled(place) - address), element, bytes);
     }
 }
 
@@ -103,10 +107,13 @@ void copy_box(unsigned blocks, void* to, const CUtensorMap& map, int inner, int 
     const std::uint64_t i = static_cast<std::uint64_t>(outer) + row,
                         j = static_cast<std::uint64_t>(inner);
     if (outer < 0 || inner < 0 || i >= matrix.outer || j >= matrix.inner) continue;
-    watch::box_row(
-        matrix.data + i * matrix.row_bytes + j * matrix.element_bytes,
-        std::min<std::uint64_t>(matrix.box_inner, matrix.inner - j) * matrix.element_bytes,
-        __builtin_return_address(0));
+    const std::byte* from = matrix.data + i * matrix.row_bytes + j * matrix.element_bytes;
+    const std::uint64_t bytes =
+        std::min<std::uint64_t>(matrix.box_inner, matrix.inner - j) * matrix.element_bytes;
+    watch::box_row(from, bytes, __builtin_return_address(0));
+    const auto place = static_cast<std::uint32_t>(row) * matrix.box_inner * matrix.element_bytes;
+    for (std::uint32_t chunk = 0; chunk < bytes; chunk += 16)
+      counters::box_chunk(matrix.data, from + chunk, swizzled(address + place + chunk) - address);
   }
   for (unsigned rank = 0; rank < 32; ++rank) {
     if (!(blocks >> rank & 1u)) continue;

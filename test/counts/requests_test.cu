@@ -353,5 +353,45 @@ TEST_CASE("counters: a figure has its line") {
     }
 }
 
+// ---- the first requests, lane by lane -----------------------------------------------------------
+
+/// Warp 1 alone copies, 20 times, a row that is 128 bytes further; odd lanes only.
+__global__ void rows_kernel(const float* from, float* to) {
+  if (threadIdx.x < 32 || threadIdx.x % 2 == 0) return;
+  for (int row = 0; row < 20; ++row) to[threadIdx.x + 32 * row] = from[64 + 2 * threadIdx.x];
+}
+
+TEST_CASE("counters: the first requests of the first warp that makes any are kept") {
+  const Device<float> a(256), b(1024);
+  const Launch launch = counted(rows_kernel, {.grid = 2, .block = 96}, a, b);
+  std::array<int, 2> rows{};  // that were loaded, stored
+  for (const counters::Traced& traced : launch.traced) {
+    const bool stored = traced.what == Class::global_store;
+    const int row = rows[stored]++;
+    CHECK(traced.warp == 1);
+    CHECK(traced.bytes == 4);
+    for (int lane = 0; lane < 32; ++lane) {
+      const int thread = 32 + lane;
+      const int offset = stored ? 4 * (thread + 32 * row) : 4 * (64 + 2 * thread);
+      CHECK(traced.offsets[lane] == (lane % 2 != 0 ? offset : -1));
+    }
+  }
+  CHECK(rows[1] == 16);
+  REQUIRE(launch.traced.size() >= 17);
+  CHECK(launch.traced.front().memory + launch.traced.back().memory == 1);
+}
+
+TEST_CASE("counters: the first box of the copy engine, chunk by chunk") {
+  const Settings settings(hopper());
+  const Device<float> data(40 * 32), out(32);
+  const Launch launch = counted(box_kernel, {.block = 32, .shared_bytes = panel_bytes + 1032},
+                                map_of(data, 40, 32), out);
+  REQUIRE(launch.first_chunks.size() == 64);
+  for (int i = 0; i < 64; ++i) {  // chunk c of row r goes to place c xor r (PTX ISA 9.0, 5.5.7)
+    CHECK(launch.first_chunks[i].from == 16 * i);
+    CHECK(launch.first_chunks[i].to == i / 8 * 128 + (i % 8 ^ i / 8) * 16);
+  }
+}
+
 }  // namespace
 }  // namespace simt::test

@@ -24,6 +24,18 @@ std::string document(const std::vector<Counted>& all);
 
 nlohmann::ordered_json to_json(const std::vector<Counted>& all);
 
+/// The same, and of each launch the first requests of each line, lane by lane: what
+/// docs/ladder/draw.py draws.
+///
+///     "requests": [{"at": "kernels/cuda/common.cuh:87", "kind": "global load", "bytes": 16,
+///                   "warp": 0, "memory": 0, "lanes": [0, 16, null, ...]}, ...],
+///     "chunks": [[0, 0], ...]
+///
+/// `lanes` are offsets in bytes from the begin of a tensor, or of shared memory; `memory` says of
+/// which one. `chunks` are pairs of offsets: where 16 bytes of the first box of the copy engine lie
+/// in their matrix, and where in their box.
+nlohmann::ordered_json trace_of(const std::vector<Counted>& all);
+
 /// The lines of the comment that states a file's figures, by its path from the root of the sources.
 std::map<std::string, std::vector<std::string>> statements(const std::vector<Counted>& all);
 
