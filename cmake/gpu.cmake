@@ -210,8 +210,8 @@ function(lockstep_gpu_sources target)
     set(options -xc++)
     if(NOT target MATCHES "^test_")  # which share a precompiled header without -O
       # Kernels of many instantiations take a third of the time to compile, and the simulator
-      # itself takes most of the time that they run.
-      list(APPEND options -O1)
+      # itself takes most of the time that they run. For a debugger all variables are kept.
+      list(APPEND options $<$<NOT:$<CONFIG:Debug>>:-O1>)
     endif()
     if(LOCKSTEP_RACES)  # calls before each access, which simt/watch/ answers
       list(APPEND options ${SIMT_RACES_OPTIONS})

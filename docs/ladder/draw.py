@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""Draws the pictures of the ladder's pages from a trace of the simulated kernels.
+"""Draws the pictures of the ladder's pages, and writes their tables, from a trace of the simulated
+kernels.
 
-    ./lockstep count 'gemm*' sum_rows --trace trace.json
-    docs/ladder/draw.py trace.json            # writes docs/ladder/pictures/*.svg
+    ./lockstep count 'gemm*' 'sum*' softmax --trace trace.json
+    docs/ladder/draw.py trace.json            # writes docs/ladder/pictures/*.svg and the tables
     docs/ladder/draw.py --check trace.json    # fails if one of them is not what it would write
 
 A picture has panels, and a panel shows one request: the accesses of a warp's 32 lanes by one
 instruction. Requests of global memory are shown with the 32-byte sectors that they touch, requests
-of shared memory with the 32 banks, pass by pass. Nothing is drawn by hand: what a panel says in
+of shared memory with the 32 banks, wavefront by wavefront. Nothing is drawn by hand: what a panel says in
 figures is computed from the addresses, as simt/counters/requests.cpp counts them.
 """
 
+import glob
 import json
 import os
 import sys
 
 from pictures import PICTURES
+from tables import with_tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LEFT, RIGHT, WIDTH = 8, 820, 828
+LEFT, RIGHT, WIDTH = 8, 836, 844
 WORD, SECTOR = 4, 32
 
 STYLE = """
@@ -90,19 +93,19 @@ def groups_of(request):
     return [range(first, first + size) for first in range(0, 32, size)]
 
 
-def passes_of(request):
-    """Of each pass over the banks: {word: lanes}, at most one word in a bank."""
-    passes = []
+def wavefronts_of(request):
+    """Of each pass over the banks, a wavefront: {word: lanes}, at most one word in a bank."""
+    wavefronts = []
     for group in groups_of(request):
-        first = len(passes)
+        first = len(wavefronts)
         in_bank = {}
         for word, lanes in sorted(lanes_by_word(request, group).items()):
             at = first + in_bank.setdefault(word % 32, 0)
             in_bank[word % 32] += 1
-            while len(passes) <= at:
-                passes.append({})
-            passes[at][word] = lanes
-    return passes
+            while len(wavefronts) <= at:
+                wavefronts.append({})
+            wavefronts[at][word] = lanes
+    return wavefronts
 
 
 # Drawing.
@@ -189,20 +192,21 @@ def draw_global(drawing, request):
 
 
 def draw_shared(drawing, request, most):
-    bank_width, height, left = 24, 17, 52
+    bank_width, height, left = 24, 17, 68
+    drawing.text(LEFT, drawing.y + 9, "wavefront")
     for bank in range(0, 32, 4):
         drawing.text(left + bank * bank_width, drawing.y + 9, f"bank {bank}", "s")
     drawing.y += 13
-    passes = passes_of(request)
-    for number, words in enumerate(passes[:most]):
-        drawing.text(LEFT, drawing.y + 13, f"pass {number + 1}", "s")
+    wavefronts = wavefronts_of(request)
+    for number, words in enumerate(wavefronts[:most]):
+        drawing.text(left - 6, drawing.y + 13, f"{number + 1}", "s", "end")
         drawing.box(left, drawing.y, 32 * bank_width, height, "empty")
         for word, count, lanes in runs_of(words):
             drawing.cell(left + word % 32 * bank_width, drawing.y, count * bank_width, height,
                          lanes)
         drawing.y += height + 3
-    if len(passes) > most:
-        drawing.text(LEFT, drawing.y + 9, f"and {len(passes) - most} more")
+    if len(wavefronts) > most:
+        drawing.text(left, drawing.y + 9, f"and {len(wavefronts) - most} more")
         drawing.y += 13
     drawing.y += 9
 
@@ -210,7 +214,7 @@ def draw_shared(drawing, request, most):
 def draw_chunks(drawing, chunks, rows):
     """Where the copy engine puts the 16-byte chunks of the first rows of a box: `chunks` are pairs
     (in the matrix, in the box); or where they would lie without a swizzle."""
-    chunk_width, height, left = 96, 17, 52
+    chunk_width, height, left = 96, 17, 68
     for bank in range(0, 32, 4):
         drawing.text(left + bank * 24, drawing.y + 9, f"bank {bank}", "s")
     drawing.y += 13
@@ -254,15 +258,14 @@ def request_of(launch, panel):
 
 
 def plural(count, word):
-    return f"{count} {word}" if count == 1 else f"{count} {word}es" if word == "pass" \
-        else f"{count} {word}s"
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def cost_of(request):
     if "shared" in request["kind"]:
         best = sum(any(request["lanes"][lane] is not None for lane in group)
                    for group in groups_of(request))
-        return f"{plural(len(passes_of(request)), 'pass')}; the fewest: {best}"
+        return f"{plural(len(wavefronts_of(request)), 'wavefront')}; the fewest: {best}"
     asked = len(lanes_by_word(request)) * WORD
     sectors = len(sectors_of(request))
     return f"{plural(sectors, 'sector')}: {sectors * SECTOR} bytes for {asked}"
@@ -279,8 +282,8 @@ def draw_panel(drawing, trace, panel):
         if panel.get("plain"):
             places = list(range(0, rows * 128, 16))
         column = [place for index, place in enumerate(places) if index % 8 == 0]
-        passes = passes_of({"bytes": 16, "lanes": column + [None] * 24})
-        drawing.text(LEFT, drawing.y, f"chunk 0 of eight rows: {plural(len(passes), 'pass')}")
+        cost = len(wavefronts_of({"bytes": 16, "lanes": column + [None] * 24}))
+        drawing.text(LEFT, drawing.y, f"chunk 0 of eight rows: {plural(cost, 'wavefront')}")
         drawing.y += 7
         draw_chunks(drawing, places, rows)
         return
@@ -293,6 +296,13 @@ def draw_panel(drawing, trace, panel):
         draw_shared(drawing, request, panel.get("most", 32))
     else:
         draw_global(drawing, request)
+
+
+def text_of(path):
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def picture_of(trace, title, panels):
@@ -311,18 +321,18 @@ def main(arguments):
         raise SystemExit(__doc__)
     with open(files[0], encoding="utf-8") as file:
         trace = json.load(file)
-    stale = []
-    for name, (title, panels) in PICTURES.items():
-        path = os.path.join(HERE, "pictures", name + ".svg")
-        svg = picture_of(trace, title, panels)
-        if not check:
+    fresh = {os.path.join(HERE, "pictures", name + ".svg"): picture_of(trace, title, panels)
+             for name, (title, panels) in PICTURES.items()}
+    for page in sorted(glob.glob(os.path.join(HERE, "*.md"))):
+        fresh[page] = with_tables(trace, text_of(page))
+    stale = [path for path, text in fresh.items() if text_of(path) != text]
+    if not check:
+        for path in stale:
             with open(path, "w", encoding="utf-8") as file:
-                file.write(svg)
-        elif not os.path.exists(path) or open(path, encoding="utf-8").read() != svg:
-            stale.append(name)
-    if stale:
-        raise SystemExit("not as they would be drawn now (docs/ladder/draw.py TRACE): "
-                         + ", ".join(stale))
+                file.write(fresh[path])
+    elif stale:
+        raise SystemExit("not as docs/ladder/draw.py TRACE would write them now: "
+                         + ", ".join(os.path.relpath(path, HERE) for path in stale))
 
 
 if __name__ == "__main__":

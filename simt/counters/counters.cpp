@@ -236,12 +236,14 @@ Counters& counters() {
 }
 
 /// Whether the running launch is counted. A change of Counters::on holds from the next one on.
+bool launch_counts = false;
+/// The same, but not in a Pause.
 bool counting = false;
 
 }  // namespace
 
 void begin_launch(const GridRun& run) {
-  counting = counters().on;
+  counting = launch_counts = counters().on;
   if (counting) counters().begin_launch(run);
 }
 void begin_blocks(std::span<const std::span<std::byte>> shared) {
@@ -251,7 +253,8 @@ void end_blocks() {
   if (counting) counters().end_blocks();
 }
 void end_launch() {
-  if (std::exchange(counting, false)) counters().end_launch();
+  counting = false;
+  if (std::exchange(launch_counts, false)) counters().end_launch();
 }
 void access(const void* data, std::size_t bytes, watch::Kind kind, const void* caller) {
   if (counting) counters().access(reinterpret_cast<std::uintptr_t>(data), bytes, kind, caller);
@@ -273,7 +276,7 @@ void box_chunk(const void* matrix, const void* global, std::uint32_t place) {
                          reinterpret_cast<std::uintptr_t>(global), place);
 }
 void operands(std::size_t bytes) {
-  if (counting) counters().operands(bytes);
+  if (launch_counts) counters().operands(bytes);
 }
 void instruction(const char* name) {
   if (counting) counters().instruction(name);
@@ -304,5 +307,8 @@ std::vector<Launch> stop() {
 }
 
 std::string place_of(const void* caller) { return detail::watch::source_line(caller); }
+std::vector<std::string> places_of(const std::vector<const void*>& callers) {
+  return detail::watch::source_lines(callers);
+}
 
 }  // namespace simt::counters

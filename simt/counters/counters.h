@@ -113,5 +113,7 @@ std::vector<Launch> stop();
 
 /// "FILE:LINE" of a Line. It starts a process.
 std::string place_of(const void* caller);
+/// The same of many, by one process.
+std::vector<std::string> places_of(const std::vector<const void*>& callers);
 
 }  // namespace simt::counters

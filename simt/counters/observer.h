@@ -27,7 +27,8 @@ void matrix_row(const void* row, const void* caller);
 void box_row(const void* global, std::size_t bytes);
 /// 16 bytes of a box of a matrix, and at which byte of the box in shared memory they arrive.
 void box_chunk(const void* matrix, const void* global, std::uint32_t place);
-/// A warp's part of a wgmma has read this much of shared memory.
+/// A warp's part of a wgmma has read this much of shared memory. Counted in a Pause, too: there the
+/// simulator reads it for the warp.
 void operands(std::size_t bytes);
 
 /// A block has met at a barrier, or a warp has executed an instruction together. `name` has static

@@ -36,6 +36,14 @@ std::uintptr_t load_address() {
   return address;
 }
 
+/// Of the call that returns to `address`, from where the program is loaded.
+std::string offset_of(const void* address) {
+  std::array<char, 32> offset;
+  const std::uintptr_t call = reinterpret_cast<std::uintptr_t>(address) - load_address() - 1;
+  std::snprintf(offset.data(), offset.size(), "0x%zx", static_cast<std::size_t>(call));
+  return offset.data();
+}
+
 /// "FILE:LINE" without symbolic links in FILE.
 std::string resolved(std::string_view line) {
   const std::size_t colon = line.rfind(':');
@@ -48,41 +56,55 @@ std::string resolved(std::string_view line) {
 
 namespace {
 
-/// The line of a call, and the lines into which its function was inlined, the innermost first.
+/// Of each call its line, and the lines into which its function was inlined, the innermost first.
 /// Those of the simulator's headers are left out, unless there are no others.
-std::vector<std::string> lines_of(const void* address) {
+std::vector<std::vector<std::string>> lines_of(const std::vector<const void*>& addresses) {
+  if (addresses.empty()) return {};  // addr2line would read them from the terminal
   std::array<char, 4096> program{};
   const bool known = readlink("/proc/self/exe", program.data(), program.size() - 1) > 0;
-  std::array<char, 32> offset;
-  const std::uintptr_t call = reinterpret_cast<std::uintptr_t>(address) - load_address() - 1;
-  std::snprintf(offset.data(), offset.size(), "0x%zx", static_cast<std::size_t>(call));
+  std::string offsets;
+  for (const void* address : addresses) offsets += " " + offset_of(address);
+  // With -a, each begins with a line of its own: its address.
   const std::string command =
-      std::string("addr2line -i -e '") + program.data() + "' " + offset.data() + " 2>/dev/null";
+      std::string("addr2line -a -i -e '") + program.data() + "'" + offsets + " 2>/dev/null";
   const std::string output = known ? output_of(command) : std::string();
-  std::vector<std::string> lines;
-  std::string_view innermost;
+  std::vector<std::vector<std::string>> all;
+  std::vector<std::string> innermost;
   for (std::string_view left = output; !left.empty();) {
     const std::size_t end = left.find('\n');
     const std::string_view whole = left.substr(0, end);
     const std::string_view line = whole.substr(0, whole.find(" ("));  // " (discriminator 2)"
     left.remove_prefix(end == left.npos ? left.size() : end + 1);
-    if (line.starts_with("??")) continue;
-    if (innermost.empty()) innermost = line;
-    if (line.find("/simt/include/") == line.npos && line.find("/include/c++/") == line.npos)
-      lines.push_back(resolved(line));
+    if (line.starts_with("0x")) {
+      all.emplace_back();
+      innermost.emplace_back();
+    } else if (!all.empty() && !line.starts_with("??")) {
+      if (innermost.back().empty()) innermost.back() = line;
+      if (line.find("/simt/include/") == line.npos && line.find("/include/c++/") == line.npos)
+        all.back().push_back(resolved(line));
+    }
   }
-  if (lines.empty())
-    lines.push_back(innermost.empty() ? std::string("the instruction at ") + offset.data()
-                                      : resolved(innermost));
-  return lines;
+  all.resize(addresses.size());
+  innermost.resize(addresses.size());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i].empty())
+      all[i].push_back(innermost[i].empty() ? "the instruction at " + offset_of(addresses[i])
+                                            : resolved(innermost[i]));
+  return all;
 }
 
 }  // namespace
 
-std::string source_line(const void* address) { return lines_of(address).front(); }
+std::vector<std::string> source_lines(const std::vector<const void*>& addresses) {
+  std::vector<std::string> result;
+  for (const auto& lines : lines_of(addresses)) result.push_back(lines.front());
+  return result;
+}
+
+std::string source_line(const void* address) { return source_lines({address}).front(); }
 
 std::string kernel_line(const void* address) {
-  const std::vector<std::string> lines = lines_of(address);
+  const std::vector<std::string> lines = lines_of({address}).front();
   for (const std::string& line : lines)
     if (line.find(".cu:") != line.npos)
       return &line == &lines.front() ? line : lines.front() + ", for " + line;

@@ -1,14 +1,19 @@
-// What kernels' files and docs/counters.md state of their counters is what is counted now.
+// What kernels' files, docs/counters.md and docs/ladder/ state of their counters is what is counted
+// now.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/atomic_file.h"
 #include "lockstep/tools/counts/text.h"
 #include "lockstep/tools/facts/kernel_list.h"
 #include "lockstep/tools/facts/text.h"
+#include "support/temporary_folder.h"
 
 using namespace lockstep;
 using namespace lockstep::counts;
@@ -56,6 +61,37 @@ void check_document() {
   }
 }
 
+/// The pictures and the tables of the book of the ladder.
+void check_ladder() {
+  if (std::system("command -v python3 > /dev/null") != 0) {
+    MESSAGE("skipped: the pictures of docs/ladder, for there is no python3");
+    return;
+  }
+  std::vector<Counted> shown;
+  for (const Counted& counted : all())
+    for (const char* name : {"gemm_", "sum", "argmax", "softmax"})
+      if (counted.problem.name.starts_with(name)) shown.push_back(counted);
+  const test::TemporaryFolder folder;
+  write_file(folder / "trace.json", trace_of(shown).dump());
+  const std::string draw = "python3 '" + (root / "docs/ladder/draw.py").string() + "' --check '" +
+                           folder / "trace.json" + "' 2> '" + folder / "log" + "'";
+  const bool current = std::system(draw.c_str()) == 0;
+  INFO(facts::read_file(folder / "log"));
+  CHECK(current);
+}
+
+/// A product of 256 x 256 x 64 on wide tiles is 4 warpgroups by 4 wgmmas of 64 x 256 x 16, each of
+/// which reads 64 + 256 rows of 32 bytes.
+void check_operands_of_wgmma() {
+  int seen = 0;
+  for (const Counted& counted : all())
+    if (counted.problem.name == "gemm_11_hopper_bf16_bf16_wide") {
+      CHECK(counted.launches.at(0).operand_bytes == 4 * 4 * (64 + 256) * 32);
+      ++seen;
+    }
+  CHECK(seen == 3);
+}
+
 }  // namespace
 
 // One case, which counts once: it takes seconds.
@@ -63,4 +99,6 @@ TEST_CASE("counts: what kernels' files and docs/counters.md state is what is cou
   check_that_every_kernel_is_counted();
   check_statements();
   check_document();
+  check_operands_of_wgmma();
+  check_ladder();
 }
