@@ -8,10 +8,10 @@
 /// together, are neighbours in x, and here x walks down the rows of c. At every step of the sum
 ///
 ///     thread   0        1        2       ...    the warp reads
-///     a      [i][l]  [i+1][l] [i+2][l]          32 words, one from each of 32 rows
-///     b      [l][j]   [l][j]   [l][j]           one word
+///     a      [i][l]  [i+1][l] [i+2][l]          16 words, one from each of 16 rows
+///     b      [l][j]   [l][j]   [l][j]           two words: a warp is two columns of 16 threads
 ///
-/// and for the 32 words of `a` memory delivers 32 sectors of 32 bytes: an eighth of it is used.
+/// and for the 16 words of `a` memory delivers 16 sectors of 32 bytes: an eighth of it is used.
 ///
 /// Source of the ladder's idea: S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like
 /// Performance", 2022, whose first six kernels correspond to rungs 1 to 6.
