@@ -8,8 +8,8 @@ kernels.
 
 A picture has panels, and a panel shows one request: the accesses of a warp's 32 lanes by one
 instruction. Requests of global memory are shown with the 32-byte sectors that they touch, requests
-of shared memory with the 32 banks, wavefront by wavefront. Nothing is drawn by hand: what a panel says in
-figures is computed from the addresses, as simt/counters/requests.cpp counts them.
+of shared memory with the 32 banks, wavefront by wavefront. Nothing is drawn by hand: what a panel
+says in figures is computed from the addresses, as simt/counters/requests.cpp counts them.
 """
 
 import glob
