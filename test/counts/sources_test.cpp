@@ -1,5 +1,5 @@
 // What kernels' files, docs/counters.md and docs/ladder/ state of their counters is what is counted
-// now.
+// now, and docs/predictions.md what follows from it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/atomic_file.h"
+#include "lockstep/tools/counts/predicted.h"
 #include "lockstep/tools/counts/text.h"
 #include "lockstep/tools/facts/kernel_list.h"
 #include "lockstep/tools/facts/text.h"
@@ -51,11 +52,11 @@ void check_statements() {
   }
 }
 
-void check_document() {
-  const std::string stored = facts::read_file(root / "docs/counters.md"), fresh = document(all());
+void check_document(const std::string& name, const std::string& fresh) {
+  const std::string stored = facts::read_file(root / "docs" / name);
   const auto before = facts::lines_of(stored), now = facts::lines_of(fresh);
   for (std::size_t i = 0; i < std::max(before.size(), now.size()); ++i) {
-    INFO("line ", i + 1, "; ./lockstep count --write writes it anew");
+    INFO(name, ", line ", i + 1, "; ./lockstep count --write writes it anew");
     REQUIRE(std::string(i < before.size() ? before[i] : "") ==
             std::string(i < now.size() ? now[i] : ""));
   }
@@ -95,10 +96,13 @@ void check_operands_of_wgmma() {
 }  // namespace
 
 // One case, which counts once: it takes seconds.
-TEST_CASE("counts: what kernels' files and docs/counters.md state is what is counted") {
+TEST_CASE("counts: what kernels' files and documents state is what is counted") {
   check_that_every_kernel_is_counted();
   check_statements();
-  check_document();
   check_operands_of_wgmma();
   check_ladder();
+  check_document("counters.md", document(all()));
+  check_document(
+      "predictions.md",
+      predict::document(softmax_readings(all()), facts::read_file(root / "docs/benchmarks.md")));
 }

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <span>
+
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
 #include "lockstep/tools/counts/problem.h"
@@ -57,19 +59,28 @@ const auto wide_tf32 = [](const auto& problem, cudaStream_t stream) {
 };
 
 template <class T>
-void add_rungs(std::vector<Problem>& all) {
+void add_rungs(std::vector<Problem>& all, std::span<const Sizes> of) {
   for (const kernels::cuda::Rung<T>& rung : kernels::cuda::rungs<T>())
-    for (const Sizes& sizes : layouts)
+    for (const Sizes& sizes : of)
       all.push_back(product<T, T>(rung, std::string(rung.tf32 ? "tf32" : name_of(dtype_of<T>())),
                                   sizes, rung.run));
 }
 
 }  // namespace
 
+std::vector<Problem> rung_problems(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a,
+                                   bool transpose_b) {
+  const Sizes sizes[] = {{m, n, k, transpose_a, transpose_b}};
+  std::vector<Problem> all;
+  add_rungs<float>(all, sizes);
+  add_rungs<BFloat16>(all, sizes);
+  return all;
+}
+
 std::vector<Problem> ladder_problems() {
   std::vector<Problem> all;
-  add_rungs<float>(all);
-  add_rungs<BFloat16>(all);
+  add_rungs<float>(all, layouts);
+  add_rungs<BFloat16>(all, layouts);
   const auto rungs = kernels::cuda::rungs<BFloat16>();
   for (const Sizes& sizes : layouts)
     all.push_back(product<BFloat16, float>(rungs[0], "bf16_f32", sizes, tensor_16));

@@ -58,6 +58,10 @@ std::vector<Problem> memory_bound_problems();
 
 std::vector<Problem> all_problems();
 
+/// Every rung of f32, tf32 and bf16, in ascending order, for a product (m, k) x (k, n).
+std::vector<Problem> rung_problems(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a,
+                                   bool transpose_b);
+
 /// Of those that a GPU has counted, at the sizes that it had (test/reference/counters_h100.txt).
 std::vector<Problem> measured_problems();
 
