@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,8 @@ struct Row {
   /// Of a product: what is compared with the best library's product of this name.
   std::string precision;
   std::function<Case(const Size&, Source&)> prepare;
+  /// Microseconds that are predicted for a GPU (tools/predict/); of nothing else.
+  std::function<std::optional<double>(const Size&, const std::string& gpu)> predicted = {};
 };
 
 /// What the sizes are chosen for: a GPU, or one core; to be measured, or only to be tried out.

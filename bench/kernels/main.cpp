@@ -6,7 +6,8 @@
 // processor's core; calls take turns among sets of tensors, 256 MiB together (but at most 64 sets),
 // so that inputs come from memory, not from a cache. The median of the rounds is the figure, their
 // minimum and maximum its spread. Bytes are the fewest that the operation can move (case.h).
-// Ceilings are measured first: a copy of memory, and the best library's large product.
+// Ceilings are measured first: a copy of memory, and the best library's large product. "Predicted"
+// are the microseconds that docs/predictions.md would say of a product on this GPU.
 
 #include <fmt/format.h>
 
@@ -97,30 +98,36 @@ std::string rate_text(const Row& row, double per_second) {
 
 // A Markdown table, so that it can be read here and put into a document.
 void print_heading() {
-  fmt::print("| {:<22} | {:>18} | {:>9} | {:>19} | {:>12} | {:>7} | {} |\n", "kernel", "size", "us",
-             "min..max", "rate", "ceiling", "others take");
-  fmt::print("|{:-<24}|{:->19}:|{:->10}:|{:->20}:|{:->13}:|{:->8}:|{:-<13}|\n", "", "", "", "", "",
-             "", "");
+  fmt::print("| {:<22} | {:>18} | {:>9} | {:>9} | {:>19} | {:>12} | {:>7} | {} |\n", "kernel",
+             "size", "us", "predicted", "min..max", "rate", "ceiling", "others take");
+  fmt::print("|{:-<24}|{:->19}:|{:->10}:|{:->10}:|{:->20}:|{:->13}:|{:->8}:|{:-<13}|\n", "", "", "",
+             "", "", "", "", "");
+}
+
+/// On the GPU that is timed, if there is a prediction for it.
+std::optional<double> predicted_on(const Device& device, const Row& row, const Size& size) {
+  if (device.kind == Device::Kind::cpu || !row.predicted) return {};
+  return row.predicted(size, gpu::describe(device.index));
 }
 
 void print_row(const Row& row, const Size& size, const Measurement& m,
-               std::optional<double> ceiling) {
+               std::optional<double> ceiling, std::optional<double> predicted) {
   const double rate = work_of(row, size) / (m.ours.median() * 1e-6);
   std::string others;
   for (const Figures& peer : m.peers)
     others += fmt::format("{}{} {} us ({:.2f}x)", others.empty() ? "" : ", ",
                           peer.name.substr(0, peer.name.find(' ')),  // without its version
                           short_number(peer.median()), peer.median() / m.ours.median());
-  fmt::print("| {:<22} | {:>18} | {:>9} | {:>19} | {:>12} | {:>7} | {} |\n", row.name, size.text(),
-             short_number(m.ours.median()),
-             fmt::format("{}..{}", short_number(m.ours.min()), short_number(m.ours.max())),
-             rate_text(row, rate), ceiling ? fmt::format("{:.0f} %", 100 * rate / *ceiling) : "",
-             others);
+  fmt::print(
+      "| {:<22} | {:>18} | {:>9} | {:>9} | {:>19} | {:>12} | {:>7} | {} |\n", row.name, size.text(),
+      short_number(m.ours.median()), predicted ? short_number(*predicted) : std::string(),
+      fmt::format("{}..{}", short_number(m.ours.min()), short_number(m.ours.max())),
+      rate_text(row, rate), ceiling ? fmt::format("{:.0f} %", 100 * rate / *ceiling) : "", others);
   std::fflush(stdout);
 }
 
 ordered_json row_json(const Row& row, const Size& size, const Measurement& m,
-                      std::optional<double> ceiling) {
+                      std::optional<double> ceiling, std::optional<double> predicted) {
   const double rate = work_of(row, size) / (m.ours.median() * 1e-6);
   ordered_json json{{"kernel", row.name},
                     {"size", size.text()},
@@ -130,6 +137,7 @@ ordered_json row_json(const Row& row, const Size& size, const Measurement& m,
   json.erase("name");
   json[row.precision.empty() ? "gb_per_s" : "tflop_per_s"] =
       rate * (row.precision.empty() ? 1e-9 : 1e-12);
+  if (predicted) json["predicted_us"] = *predicted;
   json["share_of_ceiling"] = ceiling ? ordered_json(rate / *ceiling) : ordered_json();
   json["peers"] = ordered_json::array();
   for (const Figures& peer : m.peers) {
@@ -182,8 +190,9 @@ ordered_json time_row(const Row& row, const Size& size, const Method& method,
                       const Ceilings& ceilings) {
   try {
     const Measurement m = measure(row, size, method);
-    print_row(row, size, m, ceilings.of(row));
-    return row_json(row, size, m, ceilings.of(row));
+    const std::optional<double> predicted = predicted_on(method.device, row, size);
+    print_row(row, size, m, ceilings.of(row), predicted);
+    return row_json(row, size, m, ceilings.of(row), predicted);
   } catch (const Error& error) {
     fmt::print("| {:<22} | {:>18} | FAILED |\n", row.name, size.text());
     fmt::print(stderr, "{} {}: {}\n", row.name, size.text(), error.what());

@@ -5,6 +5,8 @@
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/kernels/cuda/cublas.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "lockstep/tools/predict/predict.h"
+#include "lockstep/tools/predict/product.h"
 #include "products.h"
 #include "sizes.h"
 
@@ -26,6 +28,27 @@ std::vector<Size> sizes_for(int number, Scale scale) {
   return result;
 }
 
+predict::Product product_of(const Size& size, DType dtype, bool tf32) {
+  predict::Product product{size.dims[0], size.dims[1], size.dims[2], size.transpose_a,
+                           size.transpose_b};
+  if (tf32) product.precision = predict::Precision::tf32;
+  if (dtype != DType::f32) product.precision = predict::Precision::bf16;
+  product.result_bytes = product.bytes();
+  return product;
+}
+
+/// operation(product, gpu) on the GPU of the table that the device is, if it is one.
+template <class F>
+auto prediction(DType dtype, bool tf32, F operation) {
+  return [=](const Size& size, const std::string& device) -> std::optional<double> {
+    for (const predict::Gpu& gpu : predict::gpus())
+      if (device.find(gpu.name) != std::string::npos &&
+          device.find(fmt::format(", {} multiprocessors", gpu.processors)) != std::string::npos)
+        return predict::predict(operation(product_of(size, dtype, tf32), gpu), gpu).microseconds();
+    return {};
+  };
+}
+
 template <class T>
 void add_rungs(std::vector<Row>& rows, Scale scale) {
   for (const kernels::cuda::Rung<T>& rung : kernels::cuda::rungs<T>()) {
@@ -36,8 +59,11 @@ void add_rungs(std::vector<Row>& rows, Scale scale) {
       return product_case(
           product, [=] { rung.run(problem_of<T>(product), cuda::queue_of(product.out).stream); });
     };
+    const auto operation = [rung](const predict::Product& product, const predict::Gpu& gpu) {
+      return product_on_rung(rung.number, product, gpu);
+    };
     rows.push_back({fmt::format("gemm_{}_{}", rung.name, precision), sizes_for(rung.number, scale),
-                    0, precision, prepare});
+                    0, precision, prepare, prediction(dtype, rung.tf32, operation)});
   }
 }
 
@@ -55,7 +81,8 @@ void add_chosen(std::vector<Row>& rows, Scale scale, bool tf32) {
       kernels::cuda::gemm(problem_of<T>(product), stream);
     });
   };
-  rows.push_back({"gemm_chosen_" + precision, trained(scale), 0, precision, prepare});
+  rows.push_back({"gemm_chosen_" + precision, trained(scale), 0, precision, prepare,
+                  prediction(dtype, tf32, predict::chosen_product)});
 }
 
 }  // namespace
