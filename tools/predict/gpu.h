@@ -18,10 +18,10 @@ struct Gpu {
   double wgmma;                    ///< the same by `wgmma`; 0: has none
   int threads, blocks;             ///< that fit
   std::int64_t registers, shared_bytes;
-  std::int64_t l2_size;                            ///< of the whole GPU, bytes
-  double l2_bytes;                                 ///< read from L2 by all of them together
-  double memory_bytes;                             ///< of the whole GPU, per second
-  int shared_latency, l2_latency, memory_latency;  ///< cycles
+  std::int64_t l2_size;                ///< of the whole GPU, bytes
+  double l2_bytes;                     ///< read from L2 by all of them together
+  double memory_bytes;                 ///< of the whole GPU, per second
+  int shared_latency, memory_latency;  ///< cycles
 };
 
 /// All of them have four schedulers with an instruction per cycle each, 128 bytes of L1 and shared

@@ -4,8 +4,8 @@
 ///
 /// Instructions and registers are those that nvcc 13 makes of the published sources (for sm_86 and
 /// sm_90a). Accesses are counted by hand from their addresses, by the rules of simt/counters and of
-/// kernels/cuda/gemm/warp_lanes.h: a read of 16 bytes per thread takes two passes where neighbours
-/// read the same address, else four.
+/// kernels/cuda/gemm/warp_lanes.cuh: a read of 16 bytes per thread takes two passes where
+/// neighbours read the same address, else four.
 
 #include <string>
 #include <vector>
