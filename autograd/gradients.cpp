@@ -1,5 +1,6 @@
 #include "lockstep/autograd/gradients.h"
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -7,6 +8,15 @@ namespace lockstep::detail {
 
 Gradients::Gradients(Node& node, const Tape& tape, bool zero_weight, bool lanes_wait)
     : node_(node), lanes_(tape.lanes()), zero_weight_(zero_weight), lanes_wait_(lanes_wait) {}
+
+const Tensor& Node::output_gradient() {
+  if (!gradient.defined()) gradient = Tensor::full(shape, seed, dtype, device);
+  return gradient;
+}
+
+std::optional<double> Gradients::seed() const {
+  return node_.gradient.defined() ? std::nullopt : std::optional(node_.seed);
+}
 
 void Gradients::run() {
   if (node_.rows == Node::Rows::none && node_.lanes.defined())
@@ -53,6 +63,25 @@ Gradients::Destination Gradients::place(int i) {
   // 0 x NaN is NaN: the kernel writes to a scratch tensor.
   if (first) slot.fill_zero();
   return {Tensor::empty(slot.shape(), slot.dtype(), slot.device()), false};
+}
+
+Gradients::Destination Gradients::into_relu(int i) {
+  Destination to = into(i);
+  Node* const node = input(i).node;
+  if (!to || !node || !node->relu || node->uses != 1 || node->watched || lane_ >= 0) return to;
+  to.positive = **node->relu;
+  node->relu_done = to.positive.defined();
+  return to;
+}
+
+Tensor Gradients::before_relu(const Tensor& positive) const {
+  if (!positive.defined() || node_.relu_done) return output();
+  const bool narrow = is_16_bit(positive.dtype());  // kernels compute in f32
+  const auto wide = [&](const Tensor& x) { return rounded_to(narrow ? DType::f32 : x.dtype(), x); };
+  const Tensor dz =
+      Tensor::empty(positive.shape(), narrow ? DType::f32 : positive.dtype(), positive.device());
+  kernels::unary_backward(kernels::Unary::relu, wide(output()), wide(positive), dz, false);
+  return rounded_to(positive.dtype(), dz);
 }
 
 void Gradients::pass(int i, const Tensor& gradient) {

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "lockstep/autograd/lanes/operand.h"
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/core/lanes.h"
 #include "lockstep/core/tensor.h"
 
@@ -31,6 +33,7 @@ struct Node {
   /// loss, which has a number for each lane, and so has its gradient.
   enum class Rows : std::uint8_t { none, samples, losses };
   ~Node() { std::destroy(inputs.begin(), inputs.end()); }
+  const Tensor& output_gradient();
 
   Node* previous = nullptr;  // recorded before this one
   const char* operation = "";
@@ -39,12 +42,16 @@ struct Node {
   Device device;
   DType dtype = DType::f32;
   std::span<Input> inputs;  // in the tape's memory
-  Tensor gradient;          // undefined until the first contribution
+  Tensor gradient;          // undefined until the first contribution, and until its use if ...
+  double seed = 0;          // ... backward begins here: then it is full of this
   double counted = -1;      // a mean over what rows count for: the sum of that; else -1
   Tensor lanes;             // a loss: that of each lane; of no samples: its gradient by lanes
-  bool reached = false;     // by the loss of the backward that is running
-  bool watched = false;     // keeps its gradient
-  bool spent = false;       // an earlier backward has freed what it saved
+  const SavedTensor* relu = nullptr;  // the closure's, of this value, if relu made it: into_relu()
+  bool relu_done = false;             // by the operation that wrote the gradient
+  int uses = 0;          // contributions to the gradient, of the backward that is running
+  bool reached = false;  // by the loss of the backward that is running
+  bool watched = false;  // keeps its gradient
+  bool spent = false;    // an earlier backward has freed what it saved
   void (*run)(void* closure, class Gradients&) = nullptr;
   void (*drop)(void* closure) = nullptr;  // destroys the closure and the tensors it saved
   void* closure = nullptr;
@@ -57,15 +64,25 @@ class Gradients {
   struct Destination {
     Tensor tensor;            // of the input's shape
     bool accumulate = false;  // add to what is there, instead of overwriting it
+    Tensor positive{};        // into_relu() alone: write 0 where this is <= 0; undefined: nowhere
     explicit operator bool() const { return tensor.defined(); }
   };
 
-  const Tensor& output() const { return node_.gradient; }
+  /// The gradient of the operation's value.
+  const Tensor& output() const { return node_.output_gradient(); }
+  /// The number that it is filled with, if backward() began here, and there is no tensor yet.
+  std::optional<double> seed() const;
   bool needed(int i) const { return static_cast<bool>(input(i)); }  ///< input i wants a gradient
   /// The shape of the gradient that input i wants: its value's, except for a loss with lanes.
   const Shape& shape(int i) const;
   /// Where input i's contribution is to be written, once; empty if it wants none.
   Destination into(int i);
+  /// The same, for an operation that can also begin the backward of a relu() that made operand i.
+  /// It is asked to, if its contribution is the only one and nobody else looks at the gradient.
+  Destination into_relu(int i);
+  /// The gradient of what relu made `positive` of, this operation's value: output(), or 0 where
+  /// `positive` is <= 0. Undefined: there was no relu, and it is output().
+  Tensor before_relu(const Tensor& positive) const;
   /// Input i's contribution is `gradient` itself: its memory is shared where that is safe.
   void pass(int i, const Tensor& gradient);
   void written(int i) { input(i).written = true; }  ///< by other means

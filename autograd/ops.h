@@ -119,6 +119,11 @@ Tensor dot(const Tensor& a, const Tensor& b);    ///< (n,), (n,) -> ()
 
 /// x W^T + b: x (..., in), w (out, in), b (out,) or undefined -> (..., out). One fused kernel.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
+/// relu(linear(x, w, b)), with the same bits, in one kernel each way. `for_product`: linear layers
+/// alone take the result. Under Autocast it is then rounded for them already, and so is its
+/// gradient.
+Tensor linear_relu(const Tensor& x, const Tensor& w, const Tensor& b = {},
+                   bool for_product = false);
 
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
 /// The same; one size may be -1: what is left, as in reshape(x, {n, -1}).

@@ -17,6 +17,7 @@ namespace lockstep {
 
 class SavedTensor {
  public:
+  SavedTensor() = default;  ///< none: undefined
   explicit SavedTensor(const Tensor& tensor);
 
   /// The tensor, cut off from any tape. Throws StateError if its memory has been written to.
@@ -33,7 +34,7 @@ class SavedTensor {
 
   Tensor tensor_;
   GradientRef origin_;  // for the message: of which parameter it is the value
-  std::uint32_t version_;
+  std::uint32_t version_ = 0;
 };
 
 }  // namespace lockstep

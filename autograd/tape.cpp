@@ -1,6 +1,5 @@
 #include "lockstep/autograd/tape.h"
 
-#include <algorithm>
 #include <atomic>
 
 #include "lockstep/autograd/lanes/lane_tape.h"
@@ -109,7 +108,12 @@ void Tape::mark(Pass& pass) {
     if (node->spent) refuse_used_up("backward", {id_, node, generation_});
     if (node->watched) node->gradient = {};  // of an earlier backward
     for (Node::Input& input : node->inputs) {
-      if (input.node && !std::exchange(input.node->reached, true)) ++open;
+      if (input.node && !std::exchange(input.node->reached, true)) {
+        ++open;
+        input.node->uses = 0;
+        input.node->relu_done = false;
+      }
+      if (input.node) ++input.node->uses;
       input.written = false;
       if (!input.parameter || ++input.parameter->uses_left > 1) continue;
       const Parameter parameter(input.parameter);  // met for the first time
@@ -132,8 +136,7 @@ void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions optio
   if (lanes_ || (weight && weight->lanes != 0))
     pass.lanes_wait = detail::seed_lanes(*pass.loss, lanes(), weight, told);
   else
-    pass.loss->gradient = Tensor::full(pass.loss->shape, told.weight / told.divisor,
-                                       pass.loss->dtype, pass.loss->device);
+    pass.loss->seed = told.weight / told.divisor;
   for (Pass::Link* link = pass.observers; link; link = link->next) {
     link->observer->backward_begins(told);
     if (const GradientReducer* const reducer = link->observer->as_reducer()) {
@@ -141,37 +144,6 @@ void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions optio
       told.window = reducer->window_weight();
     }
   }
-}
-
-//   weight 0                                     none: exact zeros
-//   no reducer, total unknown                    1 / 1
-//   a reducer, in a window or total unknown      weight / 1, divided at the end
-//   else                                         weight / total; without a weight, 1 / ranks
-Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, bool sync) {
-  using Divisor = Contribution::Divisor;
-  int ranks = 0;
-  bool in_window = false;
-  for (Pass::Link* link = pass.observers; link; link = link->next)
-    if (GradientReducer* const reducer = link->observer->as_reducer()) {
-      ranks = std::max(ranks, reducer->ranks());
-      in_window = reducer->in_window(sync) || in_window;
-    }
-  const bool unknown = weight && weight->total == Weight::summed;
-  const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
-  if (!w.valid())
-    fail<StateError>("[backward] weight {} of {}: it is 0 or 1e-15..1e15, and at most its total",
-                     w.local, unknown ? "a total to be summed" : fmt::format("{}", w.total));
-  if (w.local == 0) return {0, 1, Divisor::none, sync};
-  if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
-  if (ranks > 0 && (in_window || unknown)) {
-    if (pass.kept_local.defined())
-      fail<StateError>(
-          "[backward] the gradient of {} (kept local) would not be divided by the total of the "
-          "weights, which is not known before the window closes",
-          pass.kept_local);
-    return {w.local, 1, Divisor::summed, sync};
-  }
-  return {w.local, w.total, weight ? Divisor::given : Divisor::ranks, sync};
 }
 
 void Tape::run(Pass& pass, bool retain) {
@@ -195,6 +167,7 @@ void Tape::run(Pass& pass, bool retain) {
     node->gradient = std::move(kept);
     if (!retain) {
       std::exchange(node->drop, nullptr)(std::exchange(node->closure, nullptr));
+      node->relu = nullptr;
       node->spent = true;
     }
     tell_ready(*node);

@@ -6,11 +6,11 @@
 ///   Tensor loss = cross_entropy(model(x), y);    // three linear layers: parameters 0.w ... 4.b
 ///   tape.backward(loss);                         // the gradients of 0.w ... 4.b
 ///
-///     operation   1 linear  2 relu  3 linear  4 relu  5 linear  6 cross_entropy
-///     uses        0.w 0.b           2.w 2.b           4.w 4.b
+///     operation   1 linear_relu  2 linear_relu  3 linear  4 cross_entropy
+///     uses        0.w 0.b        2.w 2.b        4.w 4.b
 ///
 /// Backward first marks, in one sweep, what the loss reaches, and counts the contributions to come
-/// for every parameter. Then the loop runs 6, 5, ..., 1. A parameter whose last contribution has
+/// for every parameter. Then the loop runs 4, 3, 2, 1. A parameter whose last contribution has
 /// been written is *ready*: its observers are told at once, while the loop goes on.
 ///
 /// While no tape lives, nothing is recorded: that is inference. Tapes nest, and end in any order;
@@ -81,7 +81,8 @@ class Tape : public ThreadScope<Tape> {
 
   /// Records an operation and returns `output` as its value. Each operand says what it does with
   /// rows (rows.h). Each backward calls `backward(Gradients&)` once (with lanes, perhaps for each
-  /// of them); it must write each gradient that is needed.
+  /// of them); it must write each gradient that is needed. If it begins with before_relu(*relu),
+  /// it has a SavedTensor of that name, of the output: see Gradients::into_relu().
   template <class F>
   Tensor record(const char* operation, Tensor output, std::span<const Operand> operands, F backward,
                 Makes makes = Makes::rows);
@@ -160,7 +161,9 @@ Tensor Tape::record(const char* operation, Tensor output, std::span<const Operan
   detail::Node* node = append(operation, output, operands, makes);
   if (!node || purpose_ == Purpose::dependencies) return output;
   static_assert(alignof(F) <= alignof(std::max_align_t));
-  node->closure = new (arena_.allocate(sizeof(F))) F(std::move(backward));
+  F* const kept = new (arena_.allocate(sizeof(F))) F(std::move(backward));
+  node->closure = kept;
+  if constexpr (requires { kept->relu; }) node->relu = &kept->relu;
   node->run = [](void* closure, Gradients& gradients) { (*static_cast<F*>(closure))(gradients); };
   node->drop = [](void* closure) { static_cast<F*>(closure)->~F(); };
   return output;

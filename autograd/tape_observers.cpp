@@ -1,4 +1,5 @@
-// Second reading: which parameters and observers a backward reaches, and what it refuses of them.
+// Second reading: which parameters and observers a backward reaches, what it refuses of them, and
+// with what weight it begins.
 
 #include <algorithm>
 #include <cmath>
@@ -86,6 +87,37 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
     if (!*place || (*place)->observer != observer)
       *place = new (arena_.allocate(sizeof(Pass::Link))) Pass::Link{observer, *place};
   }
+}
+
+//   weight 0                                     none: exact zeros
+//   no reducer, total unknown                    1 / 1
+//   a reducer, in a window or total unknown      weight / 1, divided at the end
+//   else                                         weight / total; without a weight, 1 / ranks
+Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, bool sync) {
+  using Divisor = Contribution::Divisor;
+  int ranks = 0;
+  bool in_window = false;
+  for (Pass::Link* link = pass.observers; link; link = link->next)
+    if (GradientReducer* const reducer = link->observer->as_reducer()) {
+      ranks = std::max(ranks, reducer->ranks());
+      in_window = reducer->in_window(sync) || in_window;
+    }
+  const bool unknown = weight && weight->total == Weight::summed;
+  const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
+  if (!w.valid())
+    fail<StateError>("[backward] weight {} of {}: it is 0 or 1e-15..1e15, and at most its total",
+                     w.local, unknown ? "a total to be summed" : fmt::format("{}", w.total));
+  if (w.local == 0) return {0, 1, Divisor::none, sync};
+  if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
+  if (ranks > 0 && (in_window || unknown)) {
+    if (pass.kept_local.defined())
+      fail<StateError>(
+          "[backward] the gradient of {} (kept local) would not be divided by the total of the "
+          "weights, which is not known before the window closes",
+          pass.kept_local);
+    return {w.local, 1, Divisor::summed, sync};
+  }
+  return {w.local, w.total, weight ? Divisor::given : Divisor::ranks, sync};
 }
 
 }  // namespace lockstep

@@ -32,7 +32,7 @@ struct Tape::Pass {
 // What the watcher of this thread sees (tape_results.cpp).
 void show_output(const detail::Node& node, const Tensor& output, std::span<const Operand> operands,
                  Makes makes, const Lanes* lanes);
-void show_gradient(const detail::Node& node, const Lanes* lanes);
+void show_gradient(detail::Node& node, const Lanes* lanes);
 void show_ready(const detail::Node& node, const detail::ParameterState& parameter);
 
 }  // namespace lockstep

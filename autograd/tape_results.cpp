@@ -54,13 +54,13 @@ void show_output(const Node& node, const Tensor& output, std::span<const Operand
                             .node = &node});
 }
 
-void show_gradient(const Node& node, const Lanes* lanes) {
+void show_gradient(Node& node, const Lanes* lanes) {
   const bool by_lanes = node.rows == Node::Rows::none && node.lanes.defined();
   trace::here.watcher->see(
       {.place = Place::backward,
        .operation = node.operation,
        .name = parameter_of(node),
-       .value = by_lanes ? kernels::tree_sum(node.lanes.clone()) : node.gradient,
+       .value = by_lanes ? kernels::tree_sum(node.lanes.clone()) : node.output_gradient(),
        .lanes = lanes_of(node, lanes),
        .node = &node});
 }

@@ -63,11 +63,11 @@ void check_cross_entropy(const Tensor& logits, const Tensor& labels) {
 }
 
 void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
-                   const Tensor& saved) {
+                   const Tensor& saved, std::optional<double> dloss) {
   check_cross_entropy(logits, labels);
   check_scalar("cross_entropy", "loss", loss, logits);
   if (saved.defined()) check_alike("cross_entropy", "saved", saved, logits);
-  backend_of(logits.device()).cross_entropy(logits, labels, loss, saved);
+  backend_of(logits.device()).cross_entropy(logits, labels, loss, saved, dloss);
 }
 
 void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,

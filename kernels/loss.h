@@ -12,6 +12,8 @@
 /// Losses are means, with a scalar output. The mean of nothing is 0, and so is its gradient: a rank
 /// without samples goes through the same motions as the others.
 
+#include <optional>
+
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::kernels {
@@ -32,11 +34,12 @@ void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, b
 /// loss = mean over i of -log softmax(logits_i)[labels_i]: logits (N, C), labels (N,) i64.
 ///
 /// `saved` (N, C) receives softmax(logits) - onehot(labels), which is the gradient but for its
-/// factor dloss / N; it may be `logits` itself, or undefined where no gradient is wanted. A label
-/// outside 0..C-1 throws DataError: on the cpu before anything is written, on a GPU at the next
-/// wait (core/gpu/stream.h); until then the loss is NaN.
+/// factor dloss / N; if `dloss` is known, the gradient itself, with the bits that
+/// cross_entropy_backward would give it. It may be `logits` itself, or undefined where no gradient
+/// is wanted. A label outside 0..C-1 throws DataError: on the cpu before anything is written, on a
+/// GPU at the next wait (core/gpu/stream.h); until then the loss is NaN.
 void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
-                   const Tensor& saved);
+                   const Tensor& saved, std::optional<double> dloss = {});
 
 /// Throws what cross_entropy would: for code that calls it with some rows after others.
 void check_cross_entropy(const Tensor& logits, const Tensor& labels);

@@ -4,9 +4,11 @@
 #include <bit>
 
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/kernels/backend/after_product.h"
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -14,7 +16,7 @@ namespace {
 std::atomic<bool> tf32 = false;
 
 GemmLibrary first_library() {
-  return has_cublas() ? GemmLibrary::cublas : GemmLibrary::handwritten;
+  return has_cublas() ? GemmLibrary::fastest : GemmLibrary::handwritten;
 }
 
 std::atomic<GemmLibrary>& library() {
@@ -25,8 +27,11 @@ std::atomic<GemmLibrary>& library() {
 // A recorded step has the kernels that were chosen then.
 void tell_recorded_steps() {
   [[maybe_unused]] static const bool told = [] {
-    StepGraph::depends_on_surroundings(
-        []() -> std::uint64_t { return (library() == first_library() ? 0 : 1) + (tf32 ? 2 : 0); });
+    StepGraph::depends_on_surroundings([]() -> std::uint64_t {
+      const GemmLibrary now = library();
+      const bool same = now == first_library();
+      return (same ? 0 : 1 + static_cast<std::uint64_t>(now)) * 2 + (tf32 ? 1 : 0);
+    });
     return true;
   }();
 }
@@ -74,36 +79,55 @@ bool rows_are_alone(const Tensor& a) {
   return a.device() == Device{} && is_differentiable(a.dtype());
 }
 
-// multiply(a, out), of each block of their rows where that makes a difference.
-template <class F>
-void by_blocks(const char* operation, const Tensor& a, const Tensor& out, RowBlocks blocks,
-               const F& multiply) {
-  if (blocks.empty()) return multiply(a, out);
+void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out,
+              MatmulFlags flags) {
+  if (a.numel() > 0 && b.numel() > 0)
+    return backend_of(a.device()).matmul(a, b, epilogue, out, flags);
+  if (epilogue.bias.defined() && out.numel() > 0)
+    broadcast_to(as(out.dtype(), epilogue.bias), out);
+  else if (!flags.accumulate)
+    out.fill_zero();
+  after_product(epilogue, out);
+}
+
+// The product, or that of each block of rows where that makes a difference.
+void by_blocks(const char* operation, const Tensor& a, const Tensor& b, const Epilogue& epilogue,
+               const Tensor& out, MatmulFlags flags, RowBlocks blocks) {
+  if (blocks.empty()) return multiply(a, b, epilogue, out, flags);
   check<ShapeError>(blocks.front() == 0 && blocks.back() == a.size(0),
                     "[{}] blocks go from row 0 to row {}, got {} to {}", operation, a.size(0),
                     blocks.front(), blocks.back());
   const ChainProducts chains;
-  if (rows_are_alone(a)) return multiply(a, out);
-  for (std::size_t k = 0; k + 1 < blocks.size(); ++k)
-    if (blocks[k] < blocks[k + 1])
-      multiply(a.detach().slice(blocks[k], blocks[k + 1]),
-               out.detach().slice(blocks[k], blocks[k + 1]));
+  if (rows_are_alone(a)) return multiply(a, b, epilogue, out, flags);
+  for (std::size_t k = 0; k + 1 < blocks.size(); ++k) {
+    if (blocks[k] == blocks[k + 1]) continue;
+    const auto rows = [&](const Tensor& of) {
+      return of.defined() ? of.detach().slice(blocks[k], blocks[k + 1]) : Tensor();
+    };
+    multiply(rows(a), b, {epilogue.bias, epilogue.relu, rows(epilogue.positive)}, rows(out), flags);
+  }
 }
 
-void multiply_add(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
-                  MatmulFlags flags) {
-  if (a.numel() > 0 && b.numel() > 0)
-    backend_of(a.device()).matmul(a, b, bias, out, flags);
-  else if (bias.defined() && out.numel() > 0)
-    broadcast_to(bias, out);
-  else if (!flags.accumulate)
-    out.fill_zero();
+void check_epilogue(const char* operation, const Epilogue& epilogue, const Tensor& out,
+                    MatmulFlags flags) {
+  const auto& [bias, relu, positive] = epilogue;
+  check<UsageError>(!flags.accumulate || !(bias.defined() || relu || positive.defined()),
+                    "[{}] accumulate with an epilogue", operation);
+  if (bias.defined()) {
+    const bool wide = is_16_bit(out.dtype()) && bias.dtype() == DType::f32;
+    check_beside(operation, "bias", bias, wide ? DType::f32 : out.dtype(), out);
+    check_shape(operation, "bias", bias, {out.size(1)});
+  }
+  if (positive.defined()) {
+    check_beside(operation, "positive", positive, out.dtype(), out);
+    check_shape(operation, "positive", positive, out.shape());
+  }
 }
 
 }  // namespace
 
 void set_gemm_library(GemmLibrary chosen) {
-  check<UsageError>(chosen != GemmLibrary::cublas || has_cublas(),
+  check<UsageError>(chosen == GemmLibrary::handwritten || has_cublas(),
                     "[matmul] this build has no cuBLAS");
   tell_recorded_steps();
   library() = chosen;
@@ -117,12 +141,12 @@ void allow_tf32(bool allow) {
 bool tf32_allowed() { return tf32; }
 
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags,
-            RowBlocks blocks) {
+            RowBlocks blocks, const Epilogue& epilogue) {
   check_product("matmul", a, b, out, flags);
+  check_epilogue("matmul", epilogue, out, flags);
   check<UsageError>(blocks.empty() || !flags.transpose_a,
                     "[matmul] blocks of rows of a transposed operand");
-  by_blocks("matmul", a, out, blocks,
-            [&](const Tensor& rows, const Tensor& to) { multiply_add(rows, b, {}, to, flags); });
+  by_blocks("matmul", a, b, epilogue, out, flags, blocks);
 }
 
 void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
@@ -136,16 +160,23 @@ void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlock
   if (out.numel() > 0) backend_of(a.device()).matmul_blocks(a, b, out, blocks, flags.accumulate);
 }
 
-void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out,
+void linear(const Tensor& x, const Tensor& w, const Epilogue& epilogue, const Tensor& out,
             RowBlocks blocks) {
   const MatmulFlags flags{.transpose_b = true};
-  const Shape shape = check_product("linear", x, w, out, flags);
-  if (bias.defined()) {
-    check_beside("linear", "bias", bias, out.dtype(), x);
-    check_shape("linear", "bias", bias, {shape[1]});
-  }
-  by_blocks("linear", x, out, blocks,
-            [&](const Tensor& rows, const Tensor& to) { multiply_add(rows, w, bias, to, flags); });
+  check_product("linear", x, w, out, flags);
+  check_epilogue("linear", epilogue, out, flags);
+  by_blocks("linear", x, w, epilogue, out, flags, blocks);
+}
+
+void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw, const Into& dbias) {
+  const MatmulFlags flags{.transpose_a = true, .accumulate = dw.accumulate};
+  check_product("linear_gradients", dy, x, dw.tensor, flags);
+  check_beside("linear_gradients", "dbias", dbias.tensor, dw.tensor.dtype(), dy);
+  check_shape("linear_gradients", "dbias", dbias.tensor, {dy.size(1)});
+  if (dy.numel() > 0 && x.numel() > 0)
+    return backend_of(dy.device()).linear_gradients(dy, x, dw, dbias);
+  multiply(dy, x, {}, dw.tensor, flags);
+  sum_rows(as(dbias.tensor.dtype(), dy), dbias.tensor, dbias.accumulate);
 }
 
 }  // namespace lockstep::kernels

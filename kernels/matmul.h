@@ -5,8 +5,8 @@
 /// bf16_unit(); what is left is multiplied as f32. On a GPU `gemm_library` chooses. Empty
 /// dimensions are allowed: a product over K = 0 is all zeros.
 ///
-/// Dtypes: a and b alike, and so `out` and the bias. Or a and b of 16 bits, `out` and the bias f32:
-/// then nothing is rounded after the product.
+/// Dtypes: a and b alike, and so `out` and the bias. Where a and b are of 16 bits, the bias may be
+/// f32, and so may `out`, with its bias: then nothing is rounded after the product.
 
 #include <cstdint>
 #include <span>
@@ -17,9 +17,11 @@
 
 namespace lockstep::kernels {
 
-/// What multiplies on GPUs: the ladder in cuda/gemm/, or cuBLAS.
-enum class GemmLibrary : std::uint8_t { handwritten, cublas };
-/// Per process; at first cuBLAS where the build has it. Throws UsageError for cuBLAS where not.
+/// What multiplies on GPUs: the ladder in cuda/gemm/, cuBLAS, or for each product the one of them
+/// that takes less time, as far as is known (cuda/gemm/beside_cublas.h). cuBLAS multiplies f64.
+enum class GemmLibrary : std::uint8_t { fastest, handwritten, cublas };
+/// Per process; at first `fastest`, or `handwritten` where the build has no cuBLAS. Throws
+/// UsageError there for another one.
 void set_gemm_library(GemmLibrary library);
 GemmLibrary gemm_library();
 bool has_cublas();
@@ -55,6 +57,14 @@ struct MatmulFlags {
   bool accumulate = false;
 };
 
+/// What becomes of the sums of a product before they are stored, in this order. On GPUs the kernel
+/// of the product does it. None goes with `accumulate`.
+struct Epilogue {
+  Tensor bias{};      ///< (N,), added to each row; undefined: none
+  bool relu = false;  ///< what is <= 0 becomes 0
+  Tensor positive{};  ///< (M, N), of out's dtype: 0 where this is <= 0, which is relu's backward
+};
+
 /// Where blocks of rows begin, and the end; it ascends from 0. Empty: there are none.
 using RowBlocks = std::span<const std::int64_t>;
 inline constexpr int max_blocks = 64;  ///< of matmul_blocks()
@@ -67,7 +77,7 @@ inline constexpr int max_blocks = 64;  ///< of matmul_blocks()
 /// multiplies.) Products of f32 and f64 on the CPU are then chains, all others are made block by
 /// block.
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {},
-            RowBlocks blocks = {});
+            RowBlocks blocks = {}, const Epilogue& epilogue = {});
 
 /// out (+)= sum over the blocks of a_block^T b_block: the gradient of weights, whose bits then
 /// depend on the blocks alone, and not on which rank has computed which of them. a is (K, M),
@@ -83,14 +93,25 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags fla
 void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
                    MatmulFlags flags = {.transpose_a = true});
 
-/// out = x w^T + bias: x (N, in), w (out, in) as PyTorch keeps it, bias (out,) or undefined,
-/// out (N, out). On GPUs the handwritten products add the bias as they write.
+/// out = x w^T, and what the epilogue makes of it: x (N, in), w (out, in) as PyTorch keeps it, bias
+/// (out,) or undefined, out (N, out).
 ///
-/// Backward is three calls: dx = matmul(dy, w); dw = matmul(dy, x, transpose_a);
-/// dbias = sum_rows(dy).
+/// Backward is two calls: dx = matmul(dy, w), and linear_gradients(dy, x, dw, dbias).
 ///
 /// `blocks`: of x's rows, as of matmul.
-void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out,
+void linear(const Tensor& x, const Tensor& w, const Epilogue& epilogue, const Tensor& out,
             RowBlocks blocks = {});
+
+/// Where a result goes.
+struct Into {
+  Tensor tensor;
+  bool accumulate = false;  ///< it is added to what is there
+};
+
+/// dw (+)= dy^T x, and dbias (+)= the sum of dy's rows: dy (N, out), x (N, in), dw (out, in), dbias
+/// (out,) of dw's dtype. The handwritten products of GPUs (but those of f64) do both in one kernel,
+/// which reads dy once; dbias is then as exact as dw, and with tf32 the sum of rounded numbers.
+/// Elsewhere these are matmul() and sum_rows().
+void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw, const Into& dbias);
 
 }  // namespace lockstep::kernels

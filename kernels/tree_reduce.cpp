@@ -11,7 +11,10 @@ void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, std::int64_t count, Device device) {
   check<ShapeError>(!sources.empty(), "[tree_reduce] takes at least 1 source, got {}",
                     sources.size());
-  if (count > 0) backend_of(device).tree_reduce(dtype, sources, destinations, count, device);
+  const bool summed = sources.size() == 1 &&  // one source is its own sum
+                      std::ranges::all_of(destinations, [&](auto to) { return to == sources[0]; });
+  if (count > 0 && !summed)
+    backend_of(device).tree_reduce(dtype, sources, destinations, count, device);
 }
 
 // As many at a time as a GPU's kernel takes: a tree of a power of two is that over its branches.

@@ -1,6 +1,7 @@
 #include "lockstep/nn/layers.h"
 
 #include <cmath>
+#include <typeinfo>
 
 #include "lockstep/nn/initialize.h"
 
@@ -14,6 +15,11 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, DType dtype) {
   bias = Parameter(Tensor::empty({out}, dtype));
   const double bound = 1.0 / std::sqrt(static_cast<double>(in));
   init::uniform(bias.value(), -bound, bound);
+}
+
+Tensor Linear::forward_relu(const Tensor& x, bool for_product) {
+  if (typeid(*this) != typeid(Linear)) return Module::forward_relu(x, for_product);
+  return linear_relu(x, weight, bias, for_product);
 }
 
 void Linear::visit(Visitor& p) {
@@ -69,7 +75,17 @@ Module::Another Sequential::make_another() const {
 
 Tensor Sequential::forward(const Tensor& x) {
   Tensor y = x;
-  for (const auto& module : modules_) y = (*module)(y);
+  for (std::size_t i = 0; i < size(); ++i) {
+    const auto is = [&](std::size_t at, const std::type_info& layer) {
+      return at < size() && typeid((*this)[at]) == layer;
+    };
+    if (is(i, typeid(Linear)) && is(i + 1, typeid(ReLU))) {
+      y = modules_[i]->then_relu(y, is(i + 2, typeid(Linear)));
+      ++i;
+    } else {
+      y = (*modules_[i])(y);
+    }
+  }
   return y;
 }
 

@@ -38,6 +38,9 @@ class Linear : public Module {
 
   Parameter weight;  ///< (out, in)
   Parameter bias;    ///< (out,), or undefined
+
+ protected:
+  Tensor forward_relu(const Tensor& x, bool for_product) override;
 };
 
 /// The rows of a table by index: i64 of any shape -> index.shape() + (features,). A sparse layer:
@@ -76,7 +79,8 @@ class Residual : public Module {
   std::unique_ptr<Module> inner_;
 };
 
-/// Modules one after another; part i is named "i". Make it with braces: then C++ makes the parts
+/// Modules one after another; part i is named "i". A Linear and the ReLU behind it run as one
+/// operation, linear_relu. Make it with braces: then C++ makes the parts
 /// from left to right, and they draw PyTorch's numbers. The order in parentheses is the compiler's.
 ///
 ///   nn::Sequential model{nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)};

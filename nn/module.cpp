@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "lockstep/autograd/ops.h"
 #include "lockstep/core/generator.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/trace/results.h"
@@ -116,11 +117,11 @@ void Module::note_in_step() {
   StepGraph::depends_on(lifetime_.ref(), [parts, then = parts()] { return parts() == then; });
 }
 
-Tensor Module::operator()(const Tensor& x) {
+Tensor Module::call(const Tensor& x, Way way) {
   if (StepGraph::noting()) note_in_step();
   const trace::LayerScope layer(path_);
   try {
-    return forward(x);
+    return way == Way::forward ? forward(x) : forward_relu(x, way == Way::relu_for_product);
   } catch (const ShapeError& error) {
     name_layer(*this, path_, error);
   } catch (const DTypeError& error) {
@@ -129,6 +130,8 @@ Tensor Module::operator()(const Tensor& x) {
     name_layer(*this, path_, error);
   }
 }
+
+Tensor Module::forward_relu(const Tensor& x, bool) { return relu(forward(x)); }
 
 std::unique_ptr<Module> Module::make_another() const {
   fail<StateError>(

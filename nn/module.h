@@ -14,6 +14,7 @@
 /// and the operation that used it.
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -63,7 +64,11 @@ class Module {
   virtual void visit(Visitor&) {}
 
   /// forward(x).
-  Tensor operator()(const Tensor& x);
+  Tensor operator()(const Tensor& x) { return call(x, Way::forward); }
+  /// relu(forward(x)), which a layer may do in one; `for_product` as in linear_relu().
+  Tensor then_relu(const Tensor& x, bool for_product = false) {
+    return call(x, for_product ? Way::relu_for_product : Way::relu);
+  }
 
   /// What it is, for people: "Linear(64 -> 10)"; at first its C++ class.
   virtual std::string describe() const;
@@ -108,12 +113,16 @@ class Module {
   bool training() const;
 
  protected:
+  /// What then_relu() computes.
+  virtual Tensor forward_relu(const Tensor& x, bool for_product);
   /// Ends with this module, or when another one is assigned to it.
   Lifetime::Ref life() const { return lifetime_.ref(); }
 
  private:
   friend class Walk;  // which tells modules their paths
   Module& find(std::string_view path);
+  enum class Way : std::uint8_t { forward, relu, relu_for_product };
+  Tensor call(const Tensor& x, Way way);
   void note_in_step();
   [[noreturn]] static void throw_other_kind(std::string_view path, const Module& found);
 

@@ -161,7 +161,7 @@ struct Model {
     for (std::size_t layer = 0; layer < layers; ++layer) {
       if (layer > 0) kernels::unary(kernels::Unary::relu, x, x);
       const Tensor y = Tensor::empty({x.size(0), widths[layer + 1]});
-      kernels::linear(x, parameters[2 * layer].value, parameters[2 * layer + 1].value, y);
+      kernels::linear(x, parameters[2 * layer].value, {parameters[2 * layer + 1].value}, y);
       inputs.push_back(std::exchange(x, y));
     }
     return x;

@@ -10,7 +10,7 @@ namespace lockstep::cli {
 
 struct DeviceOptions {
   std::string device;         ///< cpu, sim, cuda; empty: cuda where a GPU is found, else cpu
-  std::string gemm = "auto";  ///< products on a GPU: handwritten, cublas, auto
+  std::string gemm = "auto";  ///< products on a GPU: handwritten, cublas, auto (the faster one)
 
   /// The device of the rank that is the `local_rank`-th of its machine; ranks beyond the number of
   /// GPUs share them. Throws UsageError for a device that this build or this machine does not have.

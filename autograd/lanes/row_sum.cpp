@@ -1,7 +1,9 @@
 #include "lockstep/autograd/lanes/row_sum.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/matmul.h"
@@ -114,8 +116,9 @@ void add_waiting_lanes(ParameterState& parameter) {
   store(kernels::tree_sum(parameter.lanes.clone()), {parameter.slot, false});
 }
 
-void add_product(Gradients& g, int i, const Tensor& a, const Tensor& b) {
-  RowSum sum(g, i, a.size(0));
+namespace {
+
+void add_product(RowSum& sum, const Tensor& a, const Tensor& b) {
   if (!sum) return;
   const Gradients::Destination& whole = sum.whole();
   if (whole && !sum.lanes().empty() && a.dtype() == whole.tensor.dtype())
@@ -127,10 +130,38 @@ void add_product(Gradients& g, int i, const Tensor& a, const Tensor& b) {
   });
 }
 
-void add_rows(Gradients& g, int i, const Tensor& rows) {
-  sum_rows(g, i, rows.size(0), [&](const RowRange& part, const Gradients::Destination& to) {
-    kernels::sum_rows(part.of(rows), to.tensor, to.accumulate);
+void add_rows(RowSum& sum, const Tensor& rows) {
+  if (!sum) return;
+  sum.each([&](const RowRange& part, const Gradients::Destination& to) {
+    kernels::sum_rows(detail::rounded_to(to.tensor.dtype(), part.of(rows)), to.tensor,
+                      to.accumulate);
   });
+}
+
+}  // namespace
+
+void add_product(Gradients& g, int i, const Tensor& a, const Tensor& b) {
+  RowSum sum(g, i, a.size(0));
+  add_product(sum, a, b);
+}
+
+void add_rows(Gradients& g, int i, const Tensor& rows) {
+  RowSum sum(g, i, rows.size(0));
+  add_rows(sum, rows);
+}
+
+void add_product_and_rows(Gradients& g, int i, int j, const Tensor& a, const Tensor& b) {
+  RowSum product(g, i, a.size(0)), rows(g, j, a.size(0));
+  const bool alike = std::ranges::equal(product.lanes(), rows.lanes());
+  // On the cpu, the products of all lanes in one call: the same bits, in less time.
+  const bool in_blocks = a.device() == Device{} && !product.lanes().empty();
+  if (product && rows && alike && !in_blocks)
+    return product.each_with(rows, [&](const RowRange& part, const auto& dw, const auto& db) {
+      kernels::linear_gradients(part.of(a), part.of(b), {dw.tensor, dw.accumulate},
+                                {db.tensor, db.accumulate});
+    });
+  add_product(product, a, b);
+  add_rows(rows, a);
 }
 
 // ---- what is made of parameters alone, beside samples ----
@@ -162,8 +193,8 @@ void Gradients::run_by_lanes() {
 }
 
 // A copy: the lanes themselves may go on to what the node was made of.
-Tensor sum_of_lanes(const Node& node) {
-  if (node.rows != Node::Rows::none || !node.lanes.defined()) return node.gradient;
+Tensor sum_of_lanes(Node& node) {
+  if (node.rows != Node::Rows::none || !node.lanes.defined()) return node.output_gradient();
   return kernels::tree_sum(node.lanes.clone()).view(node.shape);
 }
 

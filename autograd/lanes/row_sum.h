@@ -46,7 +46,20 @@ class RowSum {
     add_parts();
   }
 
-  /// Where one kernel can write the sum of all lanes(), instead of each(); empty where it cannot.
+  /// The same of two sums over the same lanes(): write(rows, destination, that of `other`).
+  template <class F>
+  void each_with(RowSum& other, const F& write) {
+    if (lanes_.empty()) return write(RowRange{0, rows_}, to_, other.to_);
+    make_parts();
+    other.make_parts();
+    for (std::size_t k = 0; k + 1 < lanes_.size(); ++k)
+      write(RowRange{lanes_[k], lanes_[k + 1]}, part(k), other.part(k));
+    add_parts();
+    other.add_parts();
+  }
+
+  /// Where one kernel can write the sum of all lanes(), or of all rows if there are none, instead
+  /// of each(); empty where it cannot.
   const Gradients::Destination& whole() const { return to_; }
   /// Where each lane begins, and the end; empty: there are none.
   std::span<const std::int64_t> lanes() const { return lanes_; }
@@ -72,6 +85,6 @@ void add_waiting_lanes(detail::ParameterState& parameter);
 /// The gradient of what is made of no samples becomes the sum of its lanes, if it has any.
 void add_lanes(detail::Node& node);
 /// The gradient of a result: the sum of its lanes, if they wait.
-Tensor sum_of_lanes(const detail::Node& node);
+Tensor sum_of_lanes(detail::Node& node);
 
 }  // namespace lockstep

@@ -27,6 +27,37 @@ Tensor log_softmax(const Tensor& x) {
   });
 }
 
+namespace {
+
+// The forward pass can write the gradient, too, if it knows that of the loss. That is a guess: what
+// this thread's last backward had. A wrong guess costs a launch, and changes no bit.
+thread_local std::optional<double> guess = 1.0;
+
+struct CrossEntropyBackward {
+  SavedTensor logits, labels;
+  Tensor made;  // with `guessed`, the gradient, else softmax - onehot
+  std::optional<double> guessed;
+
+  void operator()(Gradients& g) const {
+    const Tensor &x = *logits, &labels_of_x = *labels;  // if they have changed, it always throws
+    guess = g.seed();
+    if (guessed && guessed == guess) return g.pass(0, made);
+    const Tensor gradient = Tensor::empty(made.shape(), made.dtype(), made.device());
+    each_loss(g, made.size(0), [&](const RowRange& rows, const Tensor& dloss) {
+      Tensor saved = rows.of(made);
+      if (guessed) {
+        saved = rows.of(gradient);
+        const Tensor again = Tensor::empty({}, made.dtype(), made.device());
+        kernels::cross_entropy(rows.of(x), rows.of(labels_of_x), again, saved);
+      }
+      kernels::cross_entropy_backward(dloss, saved, rows.of(gradient), false);
+    });
+    g.pass(0, gradient);
+  }
+};
+
+}  // namespace
+
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
   check_defined("cross_entropy", {{"logits", logits}, {"labels", labels}});
   check_dtype("cross_entropy", {"labels", labels}, DType::i64);
@@ -34,20 +65,15 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
     return in_f32([&](const Tensor& wide) { return cross_entropy(wide, labels); }, logits);
   kernels::check_cross_entropy(logits, labels);
   const bool recording = Tape::current() && logits.gradient_ref().tape != GradientRef::nothing;
-  const Tensor saved =  // softmax - onehot
+  const Tensor made =
       recording ? Tensor::empty(logits.shape(), logits.dtype(), logits.device()) : Tensor();
   return record_loss(
       "cross_entropy", LossKind::mean, {apart(logits), apart(labels)},
       [&](const RowRange& rows, const Tensor& to) {
         kernels::cross_entropy(rows.of(logits), rows.of(labels), to,
-                               saved.defined() ? rows.of(saved) : saved);
+                               made.defined() ? rows.of(made) : made, guess);
       },
-      [saved](Gradients& g) {
-        const auto dx = g.into(0);
-        each_loss(g, saved.size(0), [&](const RowRange& rows, const Tensor& dy) {
-          kernels::cross_entropy_backward(dy, rows.of(saved), rows.of(dx.tensor), dx.accumulate);
-        });
-      });
+      CrossEntropyBackward{SavedTensor(logits), SavedTensor(labels), made, guess});
 }
 
 namespace {

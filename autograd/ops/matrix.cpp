@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/dense.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
@@ -135,6 +136,43 @@ Tensor dot(const Tensor& a, const Tensor& b) {
                     "[dot] of {} and {}: two vectors of one size are needed", a.shape(), b.shape());
   if (all_16_bit("dot", {{"a", a}, {"b", b}})) return in_f32(dot, a, b);
   return sum(a * b);
+}
+
+namespace {
+
+// x as a matrix of rows, whatever its rank: one product of all rows.
+Tensor linear_of(const char* operation, const Tensor& x, const Tensor& w, const Tensor& b,
+                 bool with_relu, bool for_product = false) {
+  check_defined(operation, {{"x", x}, {"w", w}});
+  check<ShapeError>(x.rank() >= 1 && w.rank() == 2,
+                    "[{}] x must have rank 1 or more, and w rank 2: {} and {}", operation,
+                    x.shape(), w.shape());
+  const bool rounded =
+      w.dtype() == DType::f32 && is_16_bit(x.dtype()) && x.dtype() == Autocast::current();
+  const bool narrow = all_16_bit(operation, {{"x", rounded ? w : x}, {"w", w}, {"b", b, true}});
+  if (narrow && with_relu) return relu(linear_of(operation, x, w, b, false));
+  const bool round = for_product && w.dtype() == DType::f32;
+  const DType dtype = round ? Autocast::current() : w.dtype();
+  const auto dense = [&](const Tensor& rows) {
+    return detail::dense(operation, rows, w, b, with_relu, dtype);
+  };
+  if (x.rank() == 2) return dense(x);
+  if (x.rank() == 1) return squeeze(dense(unsqueeze(x, 0)), 0);
+  const auto with_last = [&](std::initializer_list<std::int64_t> size) {
+    return x.shape().with(x.rank() - 1, x.rank(), size);
+  };
+  const Tensor rows = reshape(x, {with_last({}).numel(), x.size(-1)});
+  return reshape(dense(rows), with_last({w.size(0)}));
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
+  return linear_of("linear", x, w, b, false);
+}
+
+Tensor linear_relu(const Tensor& x, const Tensor& w, const Tensor& b, bool for_product) {
+  return linear_of("linear_relu", x, w, b, true, for_product);
 }
 
 }  // namespace lockstep

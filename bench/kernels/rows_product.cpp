@@ -99,7 +99,7 @@ Row linear(const Scale scale) {
     const Product product = product_of(size, source, DType::f32, false);
     const Tensor bias = source.normal({size.dims[1]});
     Case result =
-        product_case(product, [=] { kernels::linear(product.a, product.b, bias, product.out); });
+        product_case(product, [=] { kernels::linear(product.a, product.b, {bias}, product.out); });
     result.inputs.push_back(bias);
     result.peers.clear();  // they add no bias
     return result;

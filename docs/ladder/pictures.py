@@ -118,8 +118,8 @@ PICTURES = {
         turn(NN, STORE, "12_hopper", "And is a row of the result"),
     ]),
     "sum-rows": ("sum_rows: threads below each other add up in shared memory", [
-        sums(SHARED_STORE, "reduce.cu", "The sums of a thread, written as one"),
-        sums(SHARED_LOAD, "reduction.cuh", "One of the four, read alone"),
-        sums(STORE, "reduce.cu", "The result, one of four"),
+        sums(SHARED_STORE, "common.cuh", "The four sums of a thread, written as one"),
+        sums(SHARED_LOAD, "common.cuh", "And read as one"),
+        sums(STORE, "common.cuh", "The results"),
     ]),
 }

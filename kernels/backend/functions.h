@@ -42,7 +42,7 @@ virtual void logsumexp(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 virtual void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx,
                                   bool accumulate) LOCKSTEP_BACKEND;
 virtual void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
-                           const Tensor& saved) LOCKSTEP_BACKEND;
+                           const Tensor& saved, std::optional<double> dloss) LOCKSTEP_BACKEND;
 virtual void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,
                                     bool accumulate) LOCKSTEP_BACKEND;
 virtual void mse(const Tensor& x, const Tensor& y, const Tensor& loss) LOCKSTEP_BACKEND;
@@ -53,9 +53,12 @@ virtual void huber(const Tensor& x, const Tensor& y, double delta,
 virtual void huber_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, double delta,
                             const Tensor& dx, bool accumulate) LOCKSTEP_BACKEND;
 
-// matmul.h: sizes m, n and k are > 0. `bias` may be undefined; it never comes with `accumulate`.
-virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+// matmul.h: sizes m, n and k are > 0.
+virtual void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out,
                     const MatmulFlags& flags) LOCKSTEP_BACKEND;
+/// dy and x have elements.
+virtual void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw,
+                              const Into& dbias) LOCKSTEP_BACKEND;
 /// `out` has elements; K may be 0.
 virtual void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
                            bool accumulate) LOCKSTEP_BACKEND;

@@ -6,6 +6,14 @@
 
 namespace lockstep::kernels {
 
+/// x itself if it is `dtype`, else converted.
+inline Tensor as(DType dtype, const Tensor& x) {
+  if (!x.defined() || x.dtype() == dtype) return x;
+  const Tensor converted = Tensor::empty(x.shape(), dtype, x.device());
+  cast(x, converted);
+  return converted;
+}
+
 /// f(x, out) on f32 copies of two 16-bit tensors; `out` becomes its copy, rounded once. `keep`:
 /// whether f looks at what `out` held.
 template <class F>

@@ -10,9 +10,9 @@
 namespace lockstep::kernels {
 namespace {
 
-/// -log softmax(x)[label]; `saved`, unless null, becomes softmax(x) - onehot(label).
+/// -log softmax(x)[label]; `saved`, unless null, becomes scale * (softmax(x) - onehot(label)).
 template <class T>
-double cross_entropy_row(const T* x, std::int64_t classes, std::int64_t label, T* saved) {
+double cross_entropy_row(const T* x, std::int64_t classes, std::int64_t label, T* saved, T scale) {
   const T largest = row_max(x, classes);
   const T shifted = x[label] - largest;  // read before `saved`, which may be x, is written
   const double total = row_exp_sum(x, classes, largest, saved);
@@ -20,6 +20,7 @@ double cross_entropy_row(const T* x, std::int64_t classes, std::int64_t label, T
     const T divisor = static_cast<T>(total);
     for (std::int64_t i = 0; i < classes; ++i) saved[i] /= divisor;
     saved[label] -= 1;
+    for (std::int64_t i = 0; i < classes; ++i) saved[i] *= scale;
   }
   return std::log(total) - static_cast<double>(shifted);
 }
@@ -93,18 +94,19 @@ void mean_distance_backward(std::string_view name, const Distance& distance, con
 }  // namespace
 
 void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
-                               const Tensor& saved) {
+                               const Tensor& saved, std::optional<double> dloss) {
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
   visit_floating("cross_entropy", logits.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T* x = logits.data<T>();
     const std::int64_t* label = labels.data<std::int64_t>();
     T* to = saved.defined() ? saved.data<T>() : nullptr;
+    const T scale = static_cast<T>(dloss ? mean(static_cast<T>(*dloss), rows) : 1);
     const double total = sum_pairwise(0, rows, [&](std::int64_t begin, std::int64_t end) {
       double losses = 0;
       for (std::int64_t i = begin; i < end; ++i)
-        losses +=
-            cross_entropy_row(x + i * classes, classes, label[i], to ? to + i * classes : nullptr);
+        losses += cross_entropy_row(x + i * classes, classes, label[i],
+                                    to ? to + i * classes : nullptr, scale);
       return losses;
     });
     *loss.data<T>() = static_cast<T>(mean(total, rows));

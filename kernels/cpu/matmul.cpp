@@ -1,18 +1,21 @@
 #include <algorithm>
 
+#include "lockstep/kernels/backend/after_product.h"
 #include "lockstep/kernels/backend/blocks_apart.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/formulas/gemm.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep::kernels {
 namespace {
 
+/// With the bias; the rest of an epilogue is left to the caller.
 template <class T, class C = T>
 void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
               const MatmulFlags& flags) {
   if constexpr (std::is_floating_point_v<T>)
-    if (ChainProducts::on()) return cpu::chain_gemm(problem_of<T>(a, b, bias, out, flags));
-  GemmProblem<T, C> problem = problem_of<T, C>(a, b, bias, out, flags);
+    if (ChainProducts::on()) return cpu::chain_gemm(problem_of<T>(a, b, {bias}, out, flags));
+  GemmProblem<T, C> problem = problem_of<T, C>(a, b, {bias}, out, flags);
   if (problem.bias) {
     // The product is added to rows that already hold the bias: cheaper than another pass after it.
     for (std::int64_t row = 0; row < problem.m; ++row)
@@ -20,13 +23,6 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor
     problem.accumulate = true;
   }
   cpu::gemm(problem);
-}
-
-Tensor as(DType dtype, const Tensor& x) {
-  if (!x.defined() || x.dtype() == dtype) return x;
-  const Tensor result = Tensor::empty(x.shape(), dtype);
-  cpu_backend().cast(x, result);
-  return result;
 }
 
 // Of 16-bit factors. Result and bias are f32.
@@ -38,10 +34,8 @@ void multiply_16_bit(const Tensor& a, const Tensor& b, const Tensor& bias, const
     multiply<float>(as(DType::f32, a), as(DType::f32, b), bias, out, flags);
 }
 
-}  // namespace
-
-void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
-                        const MatmulFlags& flags) {
+void multiply_by_type(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                      const MatmulFlags& flags) {
   if (a.dtype() == DType::f64) return multiply<double>(a, b, bias, out, flags);
   if (a.dtype() == DType::f32) return multiply<float>(a, b, bias, out, flags);
   if (out.dtype() == DType::f32) return multiply_16_bit(a, b, bias, out, flags);
@@ -49,7 +43,21 @@ void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, co
   const Tensor sum =
       flags.accumulate ? as(DType::f32, out) : Tensor::empty(out.shape(), DType::f32);
   multiply_16_bit(a, b, as(DType::f32, bias), sum, flags);
-  cast(sum, out);
+  cpu_backend().cast(sum, out);
+}
+
+}  // namespace
+
+void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
+                        const Tensor& out, const MatmulFlags& flags) {
+  multiply_by_type(a, b, epilogue.bias, out, flags);
+  after_product(epilogue, out);
+}
+
+void CpuBackend::linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw,
+                                  const Into& dbias) {
+  matmul(dy, x, {}, dw.tensor, {.transpose_a = true, .accumulate = dw.accumulate});
+  kernels::sum_rows(as(dbias.tensor.dtype(), dy), dbias.tensor, dbias.accumulate);
 }
 
 void CpuBackend::matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out,

@@ -46,6 +46,12 @@ using lockstep::cuda::queue_of;
 /// 1 / n; the mean of nothing is 0.
 double reciprocal(std::int64_t n) { return n > 0 ? 1 / static_cast<double>(n) : 0; }
 
+/// What a gradient of terms is multiplied by: factor * dloss.
+template <class T>
+__host__ __device__ T gradient_factor(double factor, T dloss) {
+  return static_cast<T>(factor * static_cast<double>(dloss));
+}
+
 // Cross-entropy.
 
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
@@ -63,13 +69,13 @@ __device__ __forceinline__ std::int64_t checked_label(const std::int64_t* labels
 }
 
 /// Forward and backward in one reading of the logits (rows, columns), a team of `lanes` threads per
-/// row, `rows_a_block` rows per block: saved (rows, columns), unless null, = softmax - onehot; the
-/// sum of the block's losses goes to `sink`. 16-byte loads.
+/// row, `rows_a_block` rows per block: saved (rows, columns), unless null, = factor * (softmax -
+/// onehot); the sum of the block's losses goes to `sink`. 16-byte loads.
 template <class T, int width, int accesses, class Sink>
 __global__ void __launch_bounds__(largest_team<T>, 1)
-    cross_entropy_kernel(const T* logits, const std::int64_t* labels, T* saved, bool aligned,
-                         std::int64_t rows, int columns, int lanes, std::int64_t rows_a_block,
-                         Faults* faults, const Sink sink) {
+    cross_entropy_kernel(const T* logits, const std::int64_t* labels, T* saved, T factor,
+                         bool aligned, std::int64_t rows, int columns, int lanes,
+                         std::int64_t rows_a_block, Faults* faults, const Sink sink) {
   __shared__ T shared[warp_size];
   __shared__ double shared_losses[warp_size];
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -97,7 +103,7 @@ __global__ void __launch_bounds__(largest_team<T>, 1)
     if (saved) {
       const T scale = 1 / total;
       share.for_each([&](T& element, int column) {
-        element = element * scale - (column == label ? T(1) : T(0));
+        element = factor * (element * scale - (column == label ? T(1) : T(0)));
       });
       share.store(saved + row * columns, aligned);
     }
@@ -129,7 +135,7 @@ struct RowLosses : SumSource<double, 1> {
   }
 };
 
-/// softmax - onehot, for map_long_rows.
+/// factor * (softmax - onehot), for map_long_rows.
 template <class T>
 struct GradientOfRows {
   const T* logits;
@@ -137,6 +143,7 @@ struct GradientOfRows {
   std::int64_t columns;
   bool aligned;
   const ExpSum<T>* sums;
+  T factor;
 
   struct Row {
     T largest, scale;
@@ -152,7 +159,8 @@ struct GradientOfRows {
     Pack<T, width> pack = load_pack<width>(logits + at, aligned);
 #pragma unroll
     for (int i = 0; i < width; ++i)
-      pack[i] = exp_of(pack[i] - row.largest) * row.scale - (at + i == row.label ? T(1) : T(0));
+      pack[i] = factor *
+                (exp_of(pack[i] - row.largest) * row.scale - (at + i == row.label ? T(1) : T(0)));
     return pack;
   }
 };
@@ -166,30 +174,33 @@ std::int64_t rows_a_block(std::int64_t rows, std::int64_t columns, const RowTeam
 
 template <class T>
 void cross_entropy_of(const Tensor& logits_tensor, const Tensor& labels_tensor, const Tensor& loss,
-                      const Tensor& saved_tensor) {
+                      const Tensor& saved_tensor, std::optional<double> dloss) {
   const auto queue = queue_of(loss);
   const std::int64_t rows = logits_tensor.size(0), columns = logits_tensor.size(1);
   const T* logits = logits_tensor.data<T>();
   const auto* labels = labels_tensor.data<std::int64_t>();
   T* saved = saved_tensor.defined() ? saved_tensor.data<T>() : nullptr;
   const Put<T> mean{loss.data<T>(), false, reciprocal(rows)};
+  const T factor = dloss ? gradient_factor(reciprocal(rows), static_cast<T>(*dloss)) : T(1);
 
-  const bool in_registers = with_rows_in_registers<T>(columns, [&](auto width, auto accesses,
-                                                                   const RowTeams& teams) {
-    const std::int64_t per_block = rows_a_block(rows, columns, teams);
-    const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(rows, per_block));
-    const int threads = blocks == 1 && teams.lanes <= warp_size ? largest_team<T> : teams.threads;
-    const bool aligned = is_aligned<width>(logits) && (!saved || is_aligned<width>(saved));
-    const auto run = [&]<class Sink>(const Sink& sink) {
-      launch<cross_entropy_kernel<T, width, accesses, Sink>>(
-          {.grid = blocks_for(blocks, 1), .block = threads}, queue.stream, logits, labels, saved,
-          aligned, rows, static_cast<int>(columns), teams.lanes, per_block, queue.faults, sink);
-    };
-    if (blocks == 1) return run(mean);
-    const Tensor sums = Tensor::empty({blocks}, DType::f64, loss.device());
-    run(Keep<double>{sums.data<double>()});
-    reduce_long_rows(loss.device(), Kept<Adding<double>>{sums.data<double>()}, 1, blocks, mean);
-  });
+  const bool in_registers =
+      with_rows_in_registers<T>(columns, [&](auto width, auto accesses, const RowTeams& teams) {
+        const std::int64_t per_block = rows_a_block(rows, columns, teams);
+        const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(rows, per_block));
+        const int threads =
+            blocks == 1 && teams.lanes <= warp_size ? largest_team<T> : teams.threads;
+        const bool aligned = is_aligned<width>(logits) && (!saved || is_aligned<width>(saved));
+        const auto run = [&]<class Sink>(const Sink& sink) {
+          launch<cross_entropy_kernel<T, width, accesses, Sink>>(
+              {.grid = blocks_for(blocks, 1), .block = threads}, queue.stream, logits, labels,
+              saved, factor, aligned, rows, static_cast<int>(columns), teams.lanes, per_block,
+              queue.faults, sink);
+        };
+        if (blocks == 1) return run(mean);
+        const Tensor sums = Tensor::empty({blocks}, DType::f64, loss.device());
+        run(Keep<double>{sums.data<double>()});
+        reduce_long_rows(loss.device(), Kept<Adding<double>>{sums.data<double>()}, 1, blocks, mean);
+      });
   if (in_registers) return;
   with_width<T>(packs_fit<T>(columns), [&](auto width) {
     Tensor storage;
@@ -200,7 +211,7 @@ void cross_entropy_of(const Tensor& logits_tensor, const Tensor& labels_tensor, 
     if (saved)
       map_long_rows<T, width>(
           loss.device(), rows, columns, saved,
-          GradientOfRows<T>{logits, labels, columns, is_aligned<width>(logits), sums});
+          GradientOfRows<T>{logits, labels, columns, is_aligned<width>(logits), sums, factor});
   });
 }
 
@@ -209,7 +220,7 @@ template <class T, bool accumulate>
 __global__ void __launch_bounds__(map_threads)
     cross_entropy_backward_kernel(std::int64_t n, T* dlogits, const T* dloss, double factor,
                                   const T* saved) {
-  const T scale = static_cast<T>(factor * static_cast<double>(*dloss));
+  const T scale = gradient_factor(factor, *dloss);
   if constexpr (accumulate)
     map_elements<2>(
         n, [=](T x, T before) { return before + scale * x; }, dlogits, saved,
@@ -252,7 +263,7 @@ template <class T, bool accumulate>
 __global__ void __launch_bounds__(map_threads)
     mse_backward_kernel(std::int64_t n, T* dx, const T* dloss, double factor, const T* x,
                         const T* y) {
-  const T scale = static_cast<T>(factor * static_cast<double>(*dloss));
+  const T scale = gradient_factor(factor, *dloss);
   if constexpr (accumulate)
     map_elements<2>(
         n, [=](T a, T b, T before) { return before + scale * (a - b); }, dx, x, y,
@@ -265,9 +276,10 @@ __global__ void __launch_bounds__(map_threads)
 }  // namespace
 
 void CudaBackend::cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
-                                const Tensor& saved) {
-  visit_floating("cross_entropy", logits.dtype(),
-                 [&](auto zero) { cross_entropy_of<decltype(zero)>(logits, labels, loss, saved); });
+                                const Tensor& saved, std::optional<double> dloss) {
+  visit_floating("cross_entropy", logits.dtype(), [&](auto zero) {
+    cross_entropy_of<decltype(zero)>(logits, labels, loss, saved, dloss);
+  });
 }
 
 void CudaBackend::cross_entropy_backward(const Tensor& dloss, const Tensor& saved,

@@ -1,9 +1,12 @@
 // Matrix products on a GPU: what computes them.
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/kernels/backend/after_product.h"
 #include "lockstep/kernels/backend/blocks_apart.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/cublas.h"
+#include "lockstep/kernels/cuda/gemm/beside_cublas.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -20,28 +23,64 @@ void handwritten(const GemmProblem<T, C>& problem, cudaStream_t stream) {
   cuda::gemm(problem, stream);
 }
 
+/// Whether the ladder makes this product.
 template <class T, class C>
-void multiply_on_gpu(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+bool is_ours(const GemmProblem<T, C>& p) {
+  const GemmLibrary library = gemm_library();
+  if (library != GemmLibrary::fastest) return library == GemmLibrary::handwritten;
+  if (std::is_same_v<T, double>) return false;
+  const bool fused = p.bias || p.relu || p.positive || p.row_sums;
+  const cuda::Precision precision = sizeof(T) == 2   ? cuda::Precision::sixteen_bits
+                                    : tf32_allowed() ? cuda::Precision::tf32
+                                                     : cuda::Precision::f32;
+  return cuda::by_hand(precision, p.m, p.n, p.k, fused);
+}
+
+template <class T, class C>
+void multiply_on_gpu(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out,
                      const MatmulFlags& flags) {
+  const bool narrow = is_16_bit(out.dtype()) && epilogue.bias.defined();  // only ours add that bias
+  const Tensor bias = as(narrow ? DType::f32 : out.dtype(), epilogue.bias);
   const cudaStream_t stream = lockstep::cuda::queue_of(out).stream;
-  const GemmProblem<T, C> problem = problem_of<T, C>(a, b, bias, out, flags);
-  const bool fused = bias.defined() && !is_differentiable(out.dtype());  // only ours add that bias
-  if (fused || gemm_library() == GemmLibrary::handwritten) return handwritten(problem, stream);
+  const GemmProblem<T, C> problem =
+      problem_of<T, C>(a, b, {bias, epilogue.relu, epilogue.positive}, out, flags);
+  if (narrow || is_ours(problem)) return handwritten(problem, stream);
   cuda::cublas_gemm(problem, stream, tf32_allowed());
   if (bias.defined()) binary(Binary::add, out, bias, out);
+  after_product(epilogue, out);
 }
 
 }  // namespace
 
 bool has_cublas() { return cuda::cublas_available(); }
 
-void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
-                         const MatmulFlags& flags) {
+void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
+                         const Tensor& out, const MatmulFlags& flags) {
   visit_any_floating("matmul", a.dtype(), [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
-      if (out.dtype() == DType::f32) return multiply_on_gpu<T, float>(a, b, bias, out, flags);
-    multiply_on_gpu<T, T>(a, b, bias, out, flags);
+      if (out.dtype() == DType::f32) return multiply_on_gpu<T, float>(a, b, epilogue, out, flags);
+    multiply_on_gpu<T, T>(a, b, epilogue, out, flags);
+  });
+}
+
+void CudaBackend::linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw,
+                                   const Into& dbias) {
+  const MatmulFlags flags{.transpose_a = true, .accumulate = dw.accumulate};
+  const auto multiply = [&]<class T, class C>(GemmProblem<T, C> problem) {
+    problem.row_sums = dbias.tensor.data<C>();
+    problem.accumulate_row_sums = dbias.accumulate;
+    if constexpr (!std::is_same_v<T, double>)
+      if (is_ours(problem)) return handwritten(problem, lockstep::cuda::queue_of(dy).stream);
+    matmul(dy, x, {}, dw.tensor, flags);
+    kernels::sum_rows(as(dbias.tensor.dtype(), dy), dbias.tensor, dbias.accumulate);
+  };
+  visit_any_floating("linear_gradients", dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+      if (dw.tensor.dtype() == DType::f32)
+        return multiply(problem_of<T, float>(dy, x, {}, dw.tensor, flags));
+    multiply(problem_of<T>(dy, x, {}, dw.tensor, flags));
   });
 }
 

@@ -5,11 +5,16 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "lockstep/core/half.h"
 #include "lockstep/kernels/matmul.h"
 
 namespace lockstep::kernels {
+
+/// What products with results of type C are added up in.
+template <class C>
+using SumOf = std::conditional_t<std::is_same_v<C, double>, double, float>;
 
 /// c (+)= op(a) op(b) + bias, row-major and contiguous; op(a) is (m, k), op(b) is (k, n), all
 /// sizes > 0. No pointer need be aligned to more than its element. Factors of 16 bits may have a
@@ -23,13 +28,21 @@ struct GemmProblem {
   bool transpose_b;  ///< `b` lies in memory as (n, k)
   C* c;
   bool accumulate;
-  const C* bias = nullptr;  ///< (n,), added to every row; null: none. Never with `accumulate`
+  // The epilogue (matmul.h), which never comes with `accumulate`.
+  const SumOf<C>* bias = nullptr;  ///< (n,); null: none
+  bool relu = false;
+  const C* positive = nullptr;  ///< (m, n); null: none
+  // linear_gradients (matmul.h), on rungs 8 and later, with transpose_a: (m,) (+)= the sums of
+  // op(a)'s rows, too; null: no.
+  C* row_sums = nullptr;
+  bool accumulate_row_sums = false;
 };
 
 /// That of tensors, whose shapes and dtypes have been checked.
 template <class T, class C = T>
-GemmProblem<T, C> problem_of(const Tensor& a, const Tensor& b, const Tensor& bias,
+GemmProblem<T, C> problem_of(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                              const Tensor& out, const MatmulFlags& flags) {
+  const auto data = [](const Tensor& x) { return x.defined() ? x.data<C>() : nullptr; };
   return {.m = out.size(0),
           .n = out.size(1),
           .k = a.size(flags.transpose_a ? 0 : 1),
@@ -39,16 +52,19 @@ GemmProblem<T, C> problem_of(const Tensor& a, const Tensor& b, const Tensor& bia
           .transpose_b = flags.transpose_b,
           .c = out.data<C>(),
           .accumulate = flags.accumulate,
-          .bias = bias.defined() ? bias.data<C>() : nullptr};
+          .bias = epilogue.bias.defined() ? epilogue.bias.data<SumOf<C>>() : nullptr,
+          .relu = epilogue.relu,
+          .positive = data(epilogue.positive)};
 }
 
 namespace cpu {
-/// Chain products (ChainProducts); sizes may be 0. They start at the bias. With `blocks` it is
-/// matmul_blocks, of (k, m) and (k, n), without a bias.
+/// Chain products (ChainProducts); sizes may be 0. They start at the bias, and leave the rest of
+/// the epilogue to their caller. With `blocks` it is matmul_blocks, of (k, m) and (k, n), without
+/// one.
 void chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> blocks = {});
 void chain_gemm(const GemmProblem<double>& problem, std::span<const std::int64_t> blocks = {});
 
-/// They leave `bias` to their caller.
+/// They leave the epilogue to their caller.
 void gemm(const GemmProblem<float>& problem);
 void gemm(const GemmProblem<double>& problem);
 void gemm(const GemmProblem<BFloat16, float>& problem);  ///< where bf16_unit() names one

@@ -66,8 +66,8 @@ struct Line {
   Sum sum;
 };
 
-/// One of the first requests of an instruction: by the first warp that makes one, in the blocks that
-/// run first. It is kept whole, for pictures of which thread touches what.
+/// One of the first requests of an instruction: by the first warp that makes one, in the blocks
+/// that run first. It is kept whole, for pictures of which thread touches what.
 struct Traced {
   const void* caller;  ///< for place_of()
   Class what;

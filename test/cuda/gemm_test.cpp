@@ -51,14 +51,14 @@ std::vector<T> varied_values(std::int64_t count, int seed) {
   return values;
 }
 
-enum class Then { nothing, accumulate, bias };
+enum class Then { nothing, accumulate, bias, relu, bias_relu, positive };
 
 struct Case {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
   Then then = Then::nothing;
   std::size_t offset = 0;       ///< in elements, of all pointers
-  std::size_t bias_offset = 0;  ///< in addition
+  std::size_t bias_offset = 0;  ///< in addition, of what the epilogue reads
 };
 
 template <class T, class C = T>
@@ -74,7 +74,8 @@ class Trial {
       : case_(c),
         a_(varied_values<T>(c.m * c.k, 1)),
         b_(varied_values<T>(c.k * c.n, 2)),
-        bias_(varied_values<C>(c.n, 3)),
+        bias_(varied_values<kernels::SumOf<C>>(c.n, 3)),
+        positive_(varied_values<C>(c.m * c.n, 5)),
         before_(c.then == Then::accumulate
                     ? varied_values<C>(c.m * c.n, 4)
                     : std::vector<C>(static_cast<std::size_t>(c.m * c.n),
@@ -83,12 +84,19 @@ class Trial {
   /// product(problem) enqueues it.
   std::vector<C> run(auto&& product) const {
     const OnDevice<T> a(a_, case_.offset), b(b_, case_.offset);
-    const OnDevice<C> c(before_, case_.offset), bias(bias_, case_.offset + case_.bias_offset);
+    const std::size_t other_offset = case_.offset + case_.bias_offset;
+    const OnDevice<C> c(before_, case_.offset);
+    const OnDevice<kernels::SumOf<C>> bias(bias_, other_offset);
+    const OnDevice<C> positive(positive_, other_offset);
     product(GemmProblem<T, C>{case_.m, case_.n, case_.k, a.data(), case_.transpose_a, b.data(),
                               case_.transpose_b, c.data(), case_.then == Then::accumulate,
-                              case_.then == Then::bias ? bias.data() : nullptr});
+                              has_bias() ? bias.data() : nullptr, has_relu(),
+                              case_.then == Then::positive ? positive.data() : nullptr});
     return c.read();
   }
+
+  bool has_bias() const { return case_.then == Then::bias || case_.then == Then::bias_relu; }
+  bool has_relu() const { return case_.then == Then::relu || case_.then == Then::bias_relu; }
 
   /// |error| <= `relative` * (the sum of the magnitudes of what is added up) + half a unit in the
   /// last place of C, for every element.
@@ -112,7 +120,9 @@ class Trial {
           magnitude += product < 0 ? -product : product;
         }
         if (case_.then == Then::accumulate) add(at(before_, i * n + j));
-        if (case_.then == Then::bias) add(at(bias_, j));
+        if (has_bias()) add(at(bias_, j));
+        if (has_relu()) sum = std::max(sum, 0.0);
+        if (case_.then == Then::positive && at(positive_, i * n + j) <= 0) sum = 0;
         const double result = at(results, i * n + j);
         const double tolerance = relative * magnitude + rounding() * std::abs(sum);
         if (!(std::abs(result - sum) <= tolerance) && ++wrong <= 3)
@@ -137,7 +147,8 @@ class Trial {
 
   Case case_;
   std::vector<T> a_, b_;
-  std::vector<C> bias_, before_;
+  std::vector<kernels::SumOf<C>> bias_;
+  std::vector<C> positive_, before_;
 };
 
 /// What k additions, one after the other in whatever order, may lose of the sum of magnitudes: k
@@ -179,7 +190,8 @@ void check_plan(PlannedProduct<T, C> product, const Plan& plan, const Case& c, b
 }
 
 constexpr bool flags[] = {false, true};
-constexpr Then thens[] = {Then::nothing, Then::accumulate, Then::bias};
+constexpr Then thens[] = {Then::nothing, Then::accumulate, Then::bias,
+                          Then::relu,    Then::bias_relu,  Then::positive};
 
 template <class T, class C>
 void check_all_kinds(Product<T, C> product, bool tf32 = false) {
@@ -191,15 +203,16 @@ void check_all_kinds(Product<T, C> product, bool tf32 = false) {
     for (const bool ta : flags)
       for (const bool tb : flags) {
         const std::size_t offset = turn % 2;
-        check_product<T, C>(product, {m, n, k, ta, tb, thens[turn % 3], offset}, tf32);
+        check_product<T, C>(product, {m, n, k, ta, tb, thens[turn % 6], offset}, tf32);
         if (m % 8 == 0 && n % 8 == 0)
-          check_product<T, C>(product, {m, n, k, ta, tb, thens[turn % 3], 1 - offset}, tf32);
+          check_product<T, C>(product, {m, n, k, ta, tb, thens[turn % 6], 1 - offset}, tf32);
         ++turn;
       }
     ++turn;  // 5 turns per shape: the transposes meet other ends and offsets at the next
   }
-  // A bias that is less aligned than c.
-  check_product<T, C>(product, {72, 136, 40, false, false, Then::bias, 0, 1}, tf32);
+  // A bias, and a matrix, that are less aligned than c.
+  check_product<T, C>(product, {72, 136, 40, false, false, Then::bias_relu, 0, 1}, tf32);
+  check_product<T, C>(product, {72, 136, 40, false, false, Then::positive, 0, 1}, tf32);
 }
 
 /// A rung that has these sizes of tiles: of each, tiles that are full, and some that are not, in
@@ -211,7 +224,7 @@ void check_tiles(PlannedProduct<T, C> product, const TileSpeed (&speeds)[N], boo
     const TileSpeed& s = speeds[tile];
     for (const bool ta : flags)
       for (const bool tb : flags) {
-        const auto then = [&turn] { return thens[turn++ % 3]; };
+        const auto then = [&turn] { return thens[turn++ % 6]; };
         const std::size_t offset = ta != tb ? 1 : 0;
         const std::int64_t m = s.rows, n = s.columns, k = 4 * s.depth;
         // Rows of multiples of 16 bytes, which begin at one or not; the ring of four tiles goes
@@ -219,7 +232,7 @@ void check_tiles(PlannedProduct<T, C> product, const TileSpeed (&speeds)[N], boo
         check_plan<T, C>(product, {tile, 1}, {m + 8, n, k + 8, ta, tb, then(), offset}, tf32);
         check_plan<T, C>(product, {tile, 1}, {m - 5, n + 3, 13, ta, tb, then()}, tf32);
         check_plan<T, C>(product, {tile, 2}, {9, n - 8, 2 * k + 3, ta, tb, then()}, tf32);
-        ++turn;
+        turn += 2;  // 5 in all: each plan meets each end
       }
   }
 }
@@ -266,7 +279,7 @@ TEST_CASE("a long sum over few results is split") {
   for (const auto& [m, n, k] : sizes)
     for (const bool ta : flags)
       for (const bool tb : flags) {
-        const Case c{m, n, k, ta, tb, thens[turn % 3], turn % 2};
+        const Case c{m, n, k, ta, tb, thens[turn % 6], turn / 2 % 2};
         ++turn;
         check_product<float>(gemm_double_buffered, c);
         check_product<float>(gemm_tensor_tf32, c, true);
@@ -283,11 +296,12 @@ TEST_CASE("any number of slices is added up") {
     check_plan<float>(gemm_double_buffered, {2, slices}, {33, 36, k});
     check_plan<float>(gemm_double_buffered, {2, slices}, {5, 7, k, true, false, Then::bias});
   }
-  for (const Case& c : {Case{33, 36, 600, false, false, Then::bias, 0, 1},  // less aligned than c
-                        Case{33, 36, 600, false, false, Then::bias}}) {
-    check_plan<float>(gemm_double_buffered, {2, 9}, c);
-    check_plan<BFloat16>(gemm_tensor_16, {1, 4}, c);
-  }
+  for (const Then then : {Then::bias_relu, Then::positive})
+    for (const std::size_t offset : {0, 1}) {  // 1: less aligned than c
+      const Case c{33, 36, 600, false, false, then, 0, offset};
+      check_plan<float>(gemm_double_buffered, {2, 9}, c);
+      check_plan<BFloat16>(gemm_tensor_16, {1, 4}, c);
+    }
 }
 
 TEST_CASE("slices for which there is no memory") {
@@ -301,7 +315,7 @@ TEST_CASE("slices for which there is no memory") {
 
 TEST_CASE("the default products") {
   for (const bool t : flags) {
-    const Case wide{33, 130, 70, t, !t, Then::bias}, narrow{128, 10, 600, t, t};
+    const Case wide{33, 130, 70, t, !t, Then::bias_relu}, narrow{128, 10, 600, t, t};
     for (const Case& c : {wide, narrow}) {
       check_product<float>(gemm, c);
       check_product<float>(gemm_tf32, c, true);

@@ -87,7 +87,7 @@ struct Reference {
   }
 };
 
-enum class After { nothing, accumulate, bias };
+enum class After { nothing, accumulate, bias, relu, bias_relu, positive };
 
 /// product(problem) enqueues it.
 template <class T, class C = T, class Product>
@@ -99,7 +99,10 @@ void check_exact(const Reference& r, After after, Product&& product) {
   CAPTURE(r.transpose_b);
   CAPTURE(static_cast<int>(after));
   const Integers<T> a(r.m * r.k, 1), b(r.k * r.n, 2);
-  const Integers<C> bias(r.n, 3), c(r.m * r.n, 4);
+  const Integers<float> bias(r.n, 3);
+  const Integers<C> c(r.m * r.n, 4), positive(r.m * r.n, 5);
+  const bool with_bias = after == After::bias || after == After::bias_relu;
+  const bool with_relu = after == After::relu || after == After::bias_relu;
   const GemmProblem<T, C> problem{.m = r.m,
                                   .n = r.n,
                                   .k = r.k,
@@ -109,7 +112,9 @@ void check_exact(const Reference& r, After after, Product&& product) {
                                   .transpose_b = r.transpose_b,
                                   .c = c.data(),
                                   .accumulate = after == After::accumulate,
-                                  .bias = after == After::bias ? bias.data() : nullptr};
+                                  .bias = with_bias ? bias.data() : nullptr,
+                                  .relu = with_relu,
+                                  .positive = after == After::positive ? positive.data() : nullptr};
   CHECK(ladder::hopper_can(problem));
   product(problem);
   const std::vector<C> results = c.read();
@@ -119,7 +124,9 @@ void check_exact(const Reference& r, After after, Product&& product) {
       const auto at = static_cast<std::size_t>(i * r.n + j);
       int sum = static_cast<int>(r.product.data<float>()[at]);
       if (after == After::accumulate) sum += c.values[at];
-      if (after == After::bias) sum += bias.values[static_cast<std::size_t>(j)];
+      if (with_bias) sum += bias.values[static_cast<std::size_t>(j)];
+      if (with_relu) sum = std::max(sum, 0);
+      if (after == After::positive && positive.values[at] <= 0) sum = 0;
       const auto expected = static_cast<float>(C(static_cast<float>(sum)));
       const auto result = static_cast<float>(results[at]);
       if (result != expected && ++wrong <= 3)
@@ -147,21 +154,23 @@ auto by(const HopperPlan& plan) {
 }
 
 constexpr bool flags[] = {false, true};
-constexpr After afters[] = {After::nothing, After::accumulate, After::bias};
+constexpr After afters[] = {After::nothing, After::accumulate, After::bias,
+                            After::relu,    After::bias_relu,  After::positive};
 constexpr HopperTile every_tile[] = {HopperTile::wide, HopperTile::square, HopperTile::flat,
                                      HopperTile::small};
 
-/// All transposes of all types. Each type meets all ends.
-void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k, auto&& product) {
-  int turn = 0;  // 5 turns per transpose: each type meets another end at the next
+/// All transposes of all types. Each type meets another end at each transpose, and at the next
+/// `turn` others.
+void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k, auto&& product,
+                      int turn = 0) {
   for (const bool ta : flags)
     for (const bool tb : flags) {
       const Reference r = Reference{m, n, k, ta, tb}.compute();
-      check_exact<BFloat16>(r, afters[turn++ % 3], product);
-      check_exact<Half>(r, afters[turn++ % 3], product);
-      check_exact<float>(r, afters[turn++ % 3], product);
-      check_exact<BFloat16, float>(r, afters[turn++ % 3], product);
-      check_exact<Half, float>(r, afters[turn++ % 3], product);
+      check_exact<BFloat16>(r, afters[turn++ % 6], product);
+      check_exact<Half>(r, afters[turn++ % 6], product);
+      check_exact<float>(r, afters[turn++ % 6], product);
+      check_exact<BFloat16, float>(r, afters[turn++ % 6], product);
+      check_exact<Half, float>(r, afters[turn++ % 6], product);
     }
 }
 
@@ -170,7 +179,7 @@ void check_in_turns(std::int64_t m, std::int64_t n, std::int64_t k, int& turn, a
   for (const bool ta : flags)
     for (const bool tb : flags) {
       const Reference r = Reference{m, n, k, ta, tb}.compute();
-      const After after = afters[turn % 3];
+      const After after = afters[turn % 6];
       switch (turn++ % 5) {
         case 0: check_exact<BFloat16>(r, after, product); break;
         case 1: check_exact<float>(r, after, product); break;
@@ -192,12 +201,12 @@ struct ClusterTile {
 
 TEST_CASE("hopper: one tile and its tails") {
   check_everywhere(8, 8, 8, by_own_plan);
-  check_everywhere(136, 72, 40, by_own_plan);
+  check_everywhere(136, 72, 40, by_own_plan, 4);
 }
 
 TEST_CASE("hopper: several tiles, several rounds of the ring") {
   if (!ladder::hopper_available()) return;  // nothing new for the twins
-  check_everywhere(136, 72, 344, by_own_plan);
+  check_everywhere(136, 72, 344, by_own_plan, 2);
   // The ring of six stages goes round within a tile, and from one of several tiles to the next.
   constexpr HopperPlan small{HopperTile::small, 1};
   check_exact<BFloat16>(Reference{136, 72, 600, false, false}.compute(), After::bias, by(small));
@@ -208,7 +217,7 @@ TEST_CASE("hopper: several tiles, several rounds of the ring") {
   for (const HopperTile tile : every_tile) {
     CAPTURE(static_cast<int>(tile));
     const ClusterTile one(tile);
-    const After after = afters[turn % 3];
+    const After after = afters[turn % 6];
     const Reference r = Reference{8 * one.m + 8, one.n + 8, 8, turn % 2 == 0, false}.compute();
     if (turn++ % 2 == 0)
       check_exact<BFloat16>(r, after, by({tile, 1}));
@@ -225,7 +234,7 @@ TEST_CASE("hopper: every tile, with whole sums and with slices") {
     const ClusterTile one(tile);
     // Nearly full: the bias has all columns, and all blocks of the cluster have rows. Two blocks of
     // k, or three, one with a tail.
-    check_everywhere(one.m - 8, one.n - 8, 72, by({tile, 1}));
+    check_everywhere(one.m - 8, one.n - 8, 72, by({tile, 1}), static_cast<int>(tile));
     // Five, or nine.
     for (const int slices : {2, 3}) {
       CAPTURE(slices);

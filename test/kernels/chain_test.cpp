@@ -223,11 +223,11 @@ TEST_CASE_TEMPLATE("with chain products, matmul and linear give rows that know n
   const Case<T> product({40, n, k}, false, true);
   const Tensor x = tensor_of({40, k}, product.a), w = tensor_of({n, k}, product.b);
   const Tensor bias = tensor_of({n}, product.bias), all = Tensor::empty({40, n}, dtype_of<T>());
-  linear(x, w, bias, all);
+  linear(x, w, {bias}, all);
   CHECK(same_bits(all, tensor_of({40, n}, product.expected(false, true))));
   for (const std::int64_t rows : {1, 2, 17, 33}) {
     const Tensor some = Tensor::empty({rows, n}, dtype_of<T>());
-    linear(x.slice(3, 3 + rows), w, bias, some);
+    linear(x.slice(3, 3 + rows), w, {bias}, some);
     CHECK(same_bits(some, all.slice(3, 3 + rows)));
   }
   matmul(x, w, all, {.transpose_b = true});
@@ -247,8 +247,8 @@ TEST_CASE("with chain products, f16 factors are multiplied as f32") {
   cast(half_x, x);
   cast(half_w, w);
   const Tensor of_halves = Tensor::empty({40, n});
-  linear(half_x, half_w, bias, of_halves);
-  linear(x, w, bias, all);
+  linear(half_x, half_w, {bias}, of_halves);
+  linear(x, w, {bias}, all);
   CHECK(same_bits(of_halves, all));
 }
 

@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "kernels/support.h"
 #include "lockstep/core/gpu/stream.h"
+#include "lockstep/kernels/cuda/gemm/beside_cublas.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
 #include "support/capture_binding.h"
 
 using namespace lockstep;
@@ -93,14 +96,120 @@ TEST_CASE_TEMPLATE("linear adds its bias to every row", T, float, double) {
         const Tensor x = varied<T>({n, in}, 1), w = varied<T>({to, in}, 2);
         const Tensor bias = varied<T>({to}, 3), out = nan<T>({n, to});
         Values expected = naive_product<T>(x, false, w, true, n, to, in);
-        linear(x, w, Tensor(), out);
+        linear(x, w, {}, out);
         check_close<T>(out, expected, tolerance<T>(1e-6, 1e-14));
         for (std::size_t i = 0; i < expected.size(); ++i)
           expected[i] += value_at(static_cast<std::int64_t>(i) % to, 3);
         out.fill(std::nan(""));
-        linear(x, w, bias, out);
+        linear(x, w, {bias}, out);
         check_close<T>(out, expected, tolerance<T>(1e-6, 1e-14));
       }
+}
+
+TEST_CASE_TEMPLATE("an epilogue has the bits of the operations one after the other", T, float,
+                   double, BFloat16, Half) {
+  const auto bits = [](const Tensor& x) { return x.to_vector<T>(); };
+  const auto same = [&](const Tensor& x, const Tensor& y) {
+    const std::vector<T> a = bits(x), b = bits(y);
+    return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  };
+  // Other operations take 16-bit elements as f32.
+  const auto as_wide = [](const Tensor& x) {
+    const Tensor y = Tensor::empty(x.shape(), sizeof(T) == 2 ? DType::f32 : x.dtype(), x.device());
+    cast(x, y);
+    return y;
+  };
+  const auto wide = [&](const Tensor& out, const auto& write) {
+    const Tensor to = as_wide(out);
+    write(to);
+    cast(to, out);
+  };
+  for (const std::int64_t n : {0, 1, 5, 130})
+    for (const std::int64_t in : {0, 6, 300})
+      for (const std::int64_t to : {0, 1, 4, 70}) {
+        CAPTURE(n);
+        CAPTURE(in);
+        CAPTURE(to);
+        const Tensor x = varied<T>({n, in}, 1), w = varied<T>({to, in}, 2);
+        const Tensor bias = varied<T>({to}, 3), plain = nan<T>({n, to});
+        const Tensor expected = nan<T>({n, to}), out = nan<T>({n, to});
+        const std::vector<std::int64_t> cuts{0, n / 3, n / 3, n};
+        for (const RowBlocks blocks : {RowBlocks(), RowBlocks(cuts)}) {
+          linear(x, w, {bias}, plain, blocks);
+          wide(expected, [&](const Tensor& to) { unary(Unary::relu, as_wide(plain), to); });
+          linear(x, w, {bias, true}, out, blocks);
+          CHECK(same(out, expected));
+          // dx of a layer behind relu, whose result is x: some NaN, some -0.
+          const Tensor dx = nan<T>({n, in}), masked = nan<T>({n, in}), dx_out = nan<T>({n, in});
+          matmul(expected, w, dx, {}, blocks);
+          wide(masked, [&](const Tensor& to) {
+            unary_backward(Unary::relu, as_wide(dx), as_wide(x), to, false);
+          });
+          matmul(expected, w, dx_out, {}, blocks, {.positive = x});
+          CHECK(same(dx_out, masked));
+        }
+      }
+}
+
+TEST_CASE_TEMPLATE("linear_gradients are a product and the sum of rows", T, float, double, BFloat16,
+                   Half) {
+  for (const std::int64_t n : {0, 1, 5, 300})
+    for (const std::int64_t in : {0, 1, 70})
+      for (const std::int64_t to : {0, 1, 33})
+        for (const bool add_w : {false, true})
+          for (const bool add_b : {false, true}) {
+            CAPTURE(n);
+            CAPTURE(in);
+            CAPTURE(to);
+            const Tensor dy = varied<T>({n, to}, 1), x = varied<T>({n, in}, 2);
+            const Tensor dw = varied<T>({to, in}, 3), db = varied<T>({to}, 4);
+            const Tensor dw_alone = varied<T>({to, in}, 3), db_alone = varied<T>({to}, 4);
+            linear_gradients(dy, x, {dw, add_w}, {db, add_b});
+            matmul(dy, x, dw_alone, {.transpose_a = true, .accumulate = add_w});
+            sum_rows(dy, db_alone, add_b);
+            check_close<T>(dw, to_values<T>(dw_alone), 0);
+            check_close<T>(db, to_values<T>(db_alone),
+                           sizeof(T) == 2 ? 0.02 : tolerance<T>(1e-5, 1e-14));
+          }
+  const Tensor dy = varied<float>({3, 2}, 1);
+  CHECK_THROWS_WITH_AS(linear_gradients(dy, dy, {nan<float>({2, 2})}, {nan<float>({3})}),
+                       "[linear_gradients] dbias: expected shape (2,), got (3,)", ShapeError);
+}
+
+TEST_CASE("products beside cuBLAS: ours where an H100 took at most as long for them") {
+  using cuda::by_hand, cuda::Precision;
+  struct Timed {  // docs/benchmarks.md: cuBLAS's time in ours
+    std::int64_t m, n, k;
+    double f32, sixteen_bits;
+  };
+  constexpr Timed all[] = {
+      {128, 256, 256, 1.81, 1.81},    {256, 256, 128, 2.27, 1.85},   {1024, 256, 256, 1.13, 1.69},
+      {256, 256, 1024, 1.18, 1.59},   {1024, 1024, 128, 1.13, 1.47}, {1024, 4096, 4096, 0.79, 0.98},
+      {4096, 4096, 8192, 0.87, 0.99}, {128, 4096, 4096, 0.85, 0.66}, {8192, 1024, 1024, 0.80, 0.92},
+      {8192, 4096, 4096, 0.81, 0.98},
+  };
+  for (const auto& [m, n, k, f32, sixteen_bits] : all) {
+    CAPTURE(m);
+    CAPTURE(n);
+    CAPTURE(k);
+    CHECK(by_hand(Precision::f32, m, n, k, false) == (f32 >= 1));
+    CHECK(by_hand(Precision::sixteen_bits, m, n, k, false) == (sixteen_bits >= 1));
+    CHECK(by_hand(Precision::sixteen_bits, m, n, k, true));
+  }
+}
+
+TEST_CASE("an epilogue takes NaN for positive, and refuses what does not fit") {
+  const Tensor one = of_values<float>({1, 1}, {1}), none = of_values<float>({1, 1}, {std::nan("")});
+  const Tensor out = nan<float>({1, 1});
+  matmul(one, one, out, {}, {}, {.positive = none});
+  check_close<float>(out, {1}, 0);
+  linear(one, none, {{}, true}, out);
+  check_close<float>(out, {std::nan("")}, 0);
+  CHECK_THROWS_WITH_AS(matmul(one, one, out, {.accumulate = true}, {}, {.relu = true}),
+                       "[matmul] accumulate with an epilogue", UsageError);
+  CHECK_THROWS_WITH_AS(matmul(one, one, out, {}, {}, {.positive = nan<float>({1})}),
+                       "[matmul] positive: expected shape (1, 1), got (1,)", ShapeError);
+  CHECK_THROWS_AS(matmul(one, one, out, {}, {}, {.positive = nan<double>({1, 1})}), DTypeError);
 }
 
 TEST_CASE("products in several threads") {
@@ -135,10 +244,10 @@ TEST_CASE("products refuse what does not fit") {
   const Tensor label = Tensor::zeros({2, 2}, DType::i64);
   CHECK_THROWS_AS(matmul(label, label, label), DTypeError);
   const Tensor w = varied<float>({128, 64});
-  CHECK_THROWS_WITH_AS(linear(a, w, varied<float>({127}), out),
+  CHECK_THROWS_WITH_AS(linear(a, w, {varied<float>({127})}, out),
                        "[linear] bias: expected shape (128,), got (127,)", ShapeError);
-  CHECK_THROWS_AS(linear(a, w, varied<float>({128}), nan<float>({31, 128})), ShapeError);
-  CHECK_THROWS_WITH_AS(linear(a, varied<float>({128, 63}), varied<float>({128}), out),
+  CHECK_THROWS_AS(linear(a, w, {varied<float>({128})}, nan<float>({31, 128})), ShapeError);
+  CHECK_THROWS_WITH_AS(linear(a, varied<float>({128, 63}), {varied<float>({128})}, out),
                        "[linear] inner dimensions differ: (32, 64) x (128, 63)^T", ShapeError);
   CHECK(std::isnan(to_values<float>(out)[0]));
 }
@@ -152,7 +261,7 @@ TEST_CASE_TEMPLATE("16-bit products are added up in f32 and rounded once", T, Ha
   const std::int64_t m = 17, n = 9, k = 33;
   const Tensor a = rounded({m, k}, 1), b = rounded({n, k}, 2), bias = rounded({n}, 3);
   const Tensor out = rounded({m, n}, 4);
-  linear(a, b, bias, out);
+  linear(a, b, {bias}, out);
   Values expected = naive_product<T>(a, false, b, true, m, n, k);
   const Values added = to_values<T>(bias);
   for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += added[i % added.size()];
@@ -203,7 +312,7 @@ TEST_CASE("products of 16-bit factors into f32: exact products, f32 sums") {
           for (std::size_t i = 0; i < expected.size(); ++i)
             expected[i] = expected[i] / 2 + value_at(static_cast<std::int64_t>(i) % n, 3);
           out.fill(std::nan(""));
-          linear(a, b, bias, out);
+          linear(a, b, {bias}, out);
           check_close<float>(out, expected, enough);
         }
   const Tensor half = Tensor::zeros({2, 2}, DType::f16, test_device());
@@ -213,7 +322,7 @@ TEST_CASE("products of 16-bit factors into f32: exact products, f32 sums") {
   for (const Tensor& out : {wide, brain}) CHECK_THROWS_AS(matmul(half, half, out), DTypeError);
   CHECK_THROWS_AS(matmul(half, brain, single), DTypeError);
   CHECK_THROWS_AS(matmul(single, single, half), DTypeError);
-  CHECK_THROWS_AS(linear(half, half, Tensor::zeros({2}, DType::f16, test_device()), single),
+  CHECK_THROWS_AS(linear(half, half, {Tensor::zeros({2}, DType::f16, test_device())}, single),
                   DTypeError);
 }
 

@@ -43,7 +43,7 @@ struct NaiveRows {
 // block, and more than fit into registers; also more rows than are added at a time (256).
 TEST_CASE_TEMPLATE("rows are normalized, and their gradients, by the formulas", T, float, double) {
   for (const Shape& shape : {Shape{1, 1}, Shape{3, 31}, Shape{1, 33}, Shape{300, 7}, Shape{3, 1025},
-                             Shape{9, 64}, Shape{270, 132}, Shape{1, 16388}, Shape{2, 8193}})
+                             Shape{9, 64}, Shape{258, 20}, Shape{1, 16388}, Shape{1, 8193}})
     for (const RowNormConfig& config : {RowNormConfig{1e-5, true}, RowNormConfig{1e-3, false}}) {
       CAPTURE(shape.to_string());
       CAPTURE(config.centered);

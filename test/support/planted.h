@@ -19,7 +19,7 @@ using Plant = std::function<void(int lane, int operand, const Tensor& gradient)>
 inline Tensor planted_linear(const Tensor& x, const Tensor& w, const Tensor& b,
                              const Plant& plant) {
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype());
-  kernels::linear(x.detach(), w.detach(), b.detach(), y);
+  kernels::linear(x.detach(), w.detach(), {b.detach()}, y);
   return record(
       "planted_linear", y, {apart(x), shared(w), shared(b)},
       [x = x.detach(), w = w.detach(), plant](Gradients& g) {

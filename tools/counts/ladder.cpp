@@ -23,19 +23,21 @@ struct Sizes {
   }
 };
 
-/// run(problem, stream) enqueues it.
+/// run(problem, stream) enqueues it. `with_rows`: the sums of op(a)'s rows come with it.
 template <class T, class C, class Run>
 Problem product(const kernels::cuda::Rung<T>& rung, const std::string& type, const Sizes& s,
-                Run run) {
-  const auto prepare = [s, run](Device device) {
+                Run run, bool with_rows = false) {
+  const auto prepare = [s, run, with_rows](Device device) {
     Tensors t(device);
     const Tensor a = t.read(s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, dtype_of<T>());
     const Tensor b = t.read(s.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, dtype_of<T>());
     const Tensor c = t.written({s.m, s.n}, dtype_of<C>());
+    const Tensor rows = with_rows ? t.written({s.m}, dtype_of<C>()) : Tensor();
     return t.work([=] {
-      run(GemmProblem<T, C>{s.m, s.n, s.k, a.data<T>(), s.transpose_a, b.data<T>(), s.transpose_b,
-                            c.data<C>(), false},
-          lockstep::cuda::queue_of(c).stream);
+      GemmProblem<T, C> problem{s.m,         s.n,           s.k,         a.data<T>(), s.transpose_a,
+                                b.data<T>(), s.transpose_b, c.data<C>(), false};
+      if (with_rows) problem.row_sums = rows.data<C>();
+      run(problem, lockstep::cuda::queue_of(c).stream);
     });
   };
   return {fmt::format("gemm_{}_{}", rung.name, type), s.text(),
@@ -81,6 +83,12 @@ std::vector<Problem> ladder_problems() {
   std::vector<Problem> all;
   add_rungs<float>(all, layouts);
   add_rungs<BFloat16>(all, layouts);
+  for (const auto& rung : kernels::cuda::rungs<float>())
+    if (rung.number >= 8)
+      all.push_back(product<float, float>(rung, rung.tf32 ? "tf32_and_rows" : "f32_and_rows",
+                                          layouts[2], rung.run, true));
+  for (const auto& rung : kernels::cuda::rungs<BFloat16>())
+    all.push_back(product<BFloat16, BFloat16>(rung, "bf16_and_rows", layouts[2], rung.run, true));
   const auto rungs = kernels::cuda::rungs<BFloat16>();
   for (const Sizes& sizes : layouts)
     all.push_back(product<BFloat16, float>(rungs[0], "bf16_f32", sizes, tensor_16));

@@ -28,6 +28,11 @@
 //       shared stores 1.00 (1.00)
 //     hopper_product_kernel: stores 16.00 (100 %), shared loads 4.00 (4.00),
 //       shared stores 2.00 (2.00), TMA 524288 B
+//   gemm_12_hopper_tf32_tf32_and_rows 256x256x64 TN: 3 launches, DRAM 1.66 of the fewest
+//     hopper_turn_kernel: loads 4.00 (100 %), stores 4.00 (100 %), shared loads 1.00 (1.00),
+//       shared stores 1.00 (1.00)
+//     hopper_product_kernel: stores 15.58 (100 %), shared loads 4.00 (4.00),
+//       shared stores 2.00 (2.00), TMA 524288 B
 //   gemm_12_hopper_tf32_tf32_wide 256x256x64 NT: stores 16.00 (100 %), shared loads 4.00 (4.00),
 //     shared stores 2.00 (2.00), TMA 131072 B, DRAM 1.00 of the fewest
 

@@ -58,22 +58,49 @@ template <class T, class C>
 auto on_device(const GemmProblem<T, C>& p) {
   using Factor = OnDevice<T>;
   using Result = OnDevice<C>;
-  return GemmProblem<Factor, Result>{p.m,           p.n,
-                                     p.k,           reinterpret_cast<const Factor*>(p.a),
-                                     p.transpose_a, reinterpret_cast<const Factor*>(p.b),
-                                     p.transpose_b, reinterpret_cast<Result*>(p.c),
-                                     p.accumulate,  reinterpret_cast<const Result*>(p.bias)};
+  return GemmProblem<Factor, Result>{p.m,
+                                     p.n,
+                                     p.k,
+                                     reinterpret_cast<const Factor*>(p.a),
+                                     p.transpose_a,
+                                     reinterpret_cast<const Factor*>(p.b),
+                                     p.transpose_b,
+                                     reinterpret_cast<Result*>(p.c),
+                                     p.accumulate,
+                                     p.bias,
+                                     p.relu,
+                                     reinterpret_cast<const Result*>(p.positive),
+                                     reinterpret_cast<Result*>(p.row_sums),
+                                     p.accumulate_row_sums};
 }
 
-/// Finishes c[row][column], if it exists: sum + bias, or sum + what was there.
+/// relu's backward: the gradient, or 0 where relu's output y is not positive. NaN passes, as in
+/// the kernel of relu alone; with y = gradient it is relu itself.
+template <class Sum>
+__device__ __forceinline__ Sum where_positive(Sum y, Sum gradient) {
+  return y <= 0 ? Sum(0) : gradient;
+}
+
+/// Finishes c[row][column], if it exists: sum + what was there, or what the epilogue makes of it.
 template <class T, class C, class Sum>
 __device__ __forceinline__ void store(const GemmProblem<T, C>& p, std::int64_t row,
                                       std::int64_t column, Sum sum) {
   if (row >= p.m || column >= p.n) return;
-  C& c = p.c[row * p.n + column];
+  const std::int64_t i = row * p.n + column;
   if (p.bias) sum += convert<Sum>(p.bias[column]);
-  if (p.accumulate) sum += convert<Sum>(c);
-  c = convert<C>(sum);
+  if (p.accumulate) sum += convert<Sum>(p.c[i]);
+  if (p.relu) sum = where_positive(sum, sum);
+  if (p.positive) sum = where_positive(convert<Sum>(p.positive[i]), sum);
+  p.c[i] = convert<C>(sum);
+}
+
+/// Finishes the sum of a row of op(a), if it exists.
+template <class T, class C>
+__device__ __forceinline__ void store_row_sum(const GemmProblem<T, C>& p, std::int64_t row,
+                                              float sum) {
+  if (row >= p.m) return;
+  if (p.accumulate_row_sums) sum += convert<float>(p.row_sums[row]);
+  p.row_sums[row] = convert<C>(sum);
 }
 
 /// The number of tiles of `size` that cover `length`.

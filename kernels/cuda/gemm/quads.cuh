@@ -9,10 +9,10 @@ namespace lockstep::kernels::cuda {
 
 using Quad = Pack<float>;
 
-/// True if c, and the bias, can be accessed by quads.
+/// True if c, and what the epilogue reads, can be accessed by quads.
 template <class T, class C>
 bool aligned_results(const GemmProblem<T, C>& p) {
-  return is_aligned<4>(p.c) && is_aligned<4>(p.bias) && p.n % 4 == 0;
+  return is_aligned<4>(p.c) && is_aligned<4>(p.bias) && is_aligned<4>(p.positive) && p.n % 4 == 0;
 }
 
 /// Four elements of x along its contiguous dimension, the first at (outer, depth); zeros beyond its
@@ -61,6 +61,27 @@ __device__ __forceinline__ void read_quad(const float* from, float* to) {
   for (int i = 0; i < 4; ++i) to[i] = quad[i];
 }
 
+/// sum = what is stored at the WIDTH results that begin at (row, column): store() for several. The
+/// results exist, and all that is read is aligned to WIDTH elements.
+template <int WIDTH, class T, class C, class Sums>
+__device__ __forceinline__ void finish(const GemmProblem<T, C>& p, std::int64_t row,
+                                       std::int64_t column, Sums& sum) {
+  const std::int64_t place = row * p.n + column;
+  const auto with = [&sum]<class X>(const X* from, auto&& use) {
+    const Pack<X, WIDTH> x = load_pack<WIDTH>(from);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) sum[i] = use(convert<float>(x[i]), sum[i]);
+  };
+  const auto add = [](float x, float s) { return s + x; };
+  const auto keep = [](float y, float s) { return where_positive(y, s); };
+  if (p.bias) with(p.bias + column, add);
+  if (p.accumulate) with(p.c + place, add);
+  if (p.relu)
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) sum[i] = where_positive(sum[i], sum[i]);
+  if (p.positive) with(p.positive + place, keep);
+}
+
 /// Finishes the four results that begin at (row, column). With `vector`, which requires
 /// aligned_results(p) and a column that is a multiple of 4, by one access.
 template <class T, class C>
@@ -76,12 +97,7 @@ __device__ __forceinline__ void store_quad(const GemmProblem<T, C>& p, std::int6
   Quad result;
 #pragma unroll
   for (int i = 0; i < 4; ++i) result[i] = sum[i];
-  const auto add = [&result](const Pack<C, 4>& x) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) result[i] += convert<float>(x[i]);
-  };
-  if (p.bias) add(load_pack<4>(p.bias + column));
-  if (p.accumulate) add(load_pack<4>(c));
+  finish<4>(p, row, column, result);
   if constexpr (std::is_same_v<C, float>) {
     *reinterpret_cast<Quad*>(c) = result;  // store_pack's integers would cost registers: 06 spills
   } else {

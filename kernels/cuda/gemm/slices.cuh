@@ -8,7 +8,7 @@
 ///
 ///       K    0       depth    2 depth   3 depth  k
 ///            |--------|--------|--------|-----|
-///            slice 0  slice 1  slice 2  slice 3         c = ((0 + 1) + 2) + 3, then bias or c
+///            slice 0  slice 1  slice 2  slice 3         c = ((0 + 1) + 2) + 3, then the rest
 ///
 /// So the bits of a result depend on how K is cut. slice_plan.h chooses.
 ///
@@ -72,28 +72,39 @@ __device__ __forceinline__ void add_slices(float (&sum)[WIDTH], const float* x, 
     if (slice + s < count) add(loaded[s]);
 }
 
-/// c = the sum of the slices, each (m, n), in ascending order. One thread per WIDTH results of a
-/// row; more than one requires aligned slices, c and bias, and an n that is a multiple of WIDTH.
+/// c = the sum of the slices, each (m, n), in ascending order, and what the epilogue makes of it.
+/// One thread per WIDTH results of a row; more than one requires aligned slices, aligned_results(p)
+/// and an n that is a multiple of WIDTH. Behind the slices of c lie those of p.row_sums, each (m,):
+/// one thread per sum, behind the others.
 template <class T, class C, int WIDTH>
 __global__ void gemm_fold_slices_kernel(const GemmProblem<T, C> p, const float* slices, int count) {
-  const std::int64_t i = (blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x) * WIDTH,
-                     size = p.m * p.n;
-  if (i >= size) return;
+  const std::int64_t thread = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t i = thread * WIDTH, size = p.m * p.n;
+  if (i >= size) {
+    const std::int64_t row = thread - divide_up(size, WIDTH);
+    if (p.row_sums == nullptr || row >= p.m) return;
+    const float* const first = slices + count * size + row;
+    float sum[1] = {*first};
+    add_slices(sum, first + p.m, p.m, count - 1);
+    return store_row_sum(p, row, sum[0]);
+  }
   float sum[WIDTH];
   const auto first = load_pack<WIDTH>(slices + i);
 #pragma unroll
   for (int j = 0; j < WIDTH; ++j) sum[j] = first[j];
   add_slices(sum, slices + i + size, size, count - 1);
-  const auto add = [&sum](const Pack<C, WIDTH>& x) {
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) sum[j] += convert<float>(x[j]);
-  };
-  if (p.bias) add(load_pack<WIDTH>(p.bias + i % p.n));
-  if (p.accumulate) add(load_pack<WIDTH>(p.c + i));
+  finish<WIDTH>(p, i / p.n, i % p.n, sum);
   Pack<C, WIDTH> result;
 #pragma unroll
   for (int j = 0; j < WIDTH; ++j) result[j] = convert<C>(sum[j]);
   store_pack(p.c + i, result);
+}
+
+/// p for the blockIdx.y-th slice alone.
+template <class T, class C>
+__device__ __forceinline__ void take_slice(GemmProblem<T, C>& p) {
+  p.c += blockIdx.y * p.m * p.n;
+  if (p.row_sums) p.row_sums += blockIdx.y * p.m;
 }
 
 /// Finishes p from `count` slices in scratch memory. Small blocks: also few results should reach
@@ -104,7 +115,9 @@ void fold_slices(const GemmProblem<T, C>& p, const float* slices, int count, cud
   const auto start = [&](auto width) {
     constexpr int WIDTH = decltype(width)::value;
     lockstep::cuda::launch<gemm_fold_slices_kernel<T, C, WIDTH>>(
-        {.grid = blocks_for(p.m * p.n, BLOCK * WIDTH), .block = BLOCK}, stream, p, slices, count);
+        {.grid = blocks_for(p.m * p.n + (p.row_sums ? p.m * WIDTH : 0), BLOCK * WIDTH),
+         .block = BLOCK},
+        stream, p, slices, count);
   };
   if (aligned_results(p))
     start(std::integral_constant<int, 4>{});
@@ -113,21 +126,24 @@ void fold_slices(const GemmProblem<T, C>& p, const float* slices, int count, cud
 }
 
 /// Finishes p by `count` slices: launch(problem) starts the kernel that computes all of them, and
-/// puts the s-th slice's sums into the matrix problem.c + s * m * n. One slice goes straight to c;
+/// puts the s-th slice's sums into the matrix problem.c + s * m * n, and those of rows at
+/// problem.row_sums + s * m. One slice goes straight to c;
 /// more go to scratch memory, as f32, and from there to c.
 template <class T, class C, class F>
 void with_slices(const GemmProblem<T, C>& p, int count, cudaStream_t stream, F&& launch) {
   if (count == 1) return launch(p);
-  const Scratch scratch(count * p.m * p.n, stream);
-  launch(GemmProblem<T, float>{.m = p.m,
-                               .n = p.n,
-                               .k = p.k,
-                               .a = p.a,
-                               .transpose_a = p.transpose_a,
-                               .b = p.b,
-                               .transpose_b = p.transpose_b,
-                               .c = scratch.data(),
-                               .accumulate = false});
+  const Scratch scratch(count * p.m * (p.n + (p.row_sums ? 1 : 0)), stream);
+  launch(
+      GemmProblem<T, float>{.m = p.m,
+                            .n = p.n,
+                            .k = p.k,
+                            .a = p.a,
+                            .transpose_a = p.transpose_a,
+                            .b = p.b,
+                            .transpose_b = p.transpose_b,
+                            .c = scratch.data(),
+                            .accumulate = false,
+                            .row_sums = p.row_sums ? scratch.data() + count * p.m * p.n : nullptr});
   fold_slices(p, static_cast<const float*>(scratch.data()), count, stream);
 }
 

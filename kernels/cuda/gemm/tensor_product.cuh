@@ -30,7 +30,8 @@ namespace lockstep::kernels::cuda {
 ///       [0] outer 0..7, lower half of K    [1] outer 8..15, lower half
 ///       [2] outer 0..7, upper half         [3] outer 8..15, upper half
 ///     which is what `a` wants, and for `b` two operands at once: {0, 2} and {1, 3};
-///   multiply(sum, a, b): sum (16, 8) += a b.
+///   multiply(sum, a, b): sum (16, 8) += a b;
+///   ONES: a register of b whose elements are 1.
 ///
 /// WARP x WARP results per warp.
 template <class Core_, int WARP_>
@@ -132,6 +133,10 @@ __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Elemen
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int row = warp / 2 * WARP, column = warp % 2 * WARP;
+  // The sums of op(a)'s rows are one more product, with a matrix of ones. One warp of those with
+  // the same rows makes it.
+  const bool sums_rows = !A_DEPTH_CONTIGUOUS && p.row_sums && column0 + column == 0;
+  float row_sum[WARP / 16][4] = {};
   float sum[WARP / 16][WARP / 8][4] = {};
 #pragma unroll 1
   for (int step = 0; step < STAGES - 1; ++step) start(step);
@@ -155,11 +160,22 @@ __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Elemen
         for (int j = 0; j < WARP / 8; ++j)
           Core::multiply(sum[i][j], now.a[i],
                          {now.b[j / 2][j % 2 * 2], now.b[j / 2][j % 2 * 2 + 1]});
+      if (sums_rows)
+#pragma unroll
+        for (int i = 0; i < WARP / 16; ++i)
+          Core::multiply(row_sum[i], now.a[i], {Core::ONES, Core::ONES});
     }
   }
   cp_async_wait<0>();
 
-  p.c += blockIdx.y * p.m * p.n;
+  take_slice(p);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (sums_rows && lane % 4 == 0)
+#pragma unroll
+    for (int i = 0; i < WARP / 16; ++i) {
+      store_row_sum(p, row0 + row + i * 16 + lane / 4, row_sum[i][0]);
+      store_row_sum(p, row0 + row + i * 16 + lane / 4 + 8, row_sum[i][2]);
+    }
 #pragma unroll
   for (int i = 0; i < WARP / 16; ++i)
 #pragma unroll

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lockstep/core/cuda/launch.h"
+#include "lockstep/kernels/cuda/gemm/hopper/row_sums.cuh"
 #include "lockstep/kernels/cuda/gemm/hopper/store.cuh"
 #include "lockstep/kernels/cuda/gemm/hopper/tile.cuh"
 #include "lockstep/kernels/cuda/gemm/slices.cuh"
@@ -67,9 +68,10 @@ __device__ __forceinline__ void release(Ring<Tile>& ring, int stage) {
 }
 
 /// sum = the products of a part of the work, by one warpgroup: 64 rows of the block's tile of A
-/// times its tile of B.
+/// times its tile of B. With `sums_rows`, rows += the sums of this warp's rows of A.
 template <class Tile, class T, bool a_mn_major, bool b_mn_major>
-__device__ void multiply(hw::Accumulators<Tile::N>& sum, Ring<Tile>& ring, const Work& work,
+__device__ void multiply(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_major>& rows,
+                         bool sums_rows, Ring<Tile>& ring, const Work& work,
                          RingPlace<Tile::STAGES>& place, int consumer) {
   constexpr int steps = hw::ROW_BYTES / 32;  // wgmmas over the k of one stage
 #pragma unroll
@@ -91,6 +93,7 @@ __device__ void multiply(hw::Accumulators<Tile::N>& sum, Ring<Tile>& ring, const
                                                    b + step * hw::next_step<b_mn_major>);
     hw::commit_products();
     hw::pin(sum);
+    if (sums_rows) rows.add(stage.a[consumer], threadIdx.x / 32 % 4);
     // The tensor cores go on with this block while we see that the one before is finished.
     hw::wait_products<1>();
     if (k_block > work.first_k_block) release(ring, before);
@@ -110,10 +113,14 @@ __device__ void consume(Shared<Tile, C>& shared, const Output<C>& out, int rank,
   RingPlace<Tile::STAGES> place;
   for (int i = blockIdx.x / Tile::CLUSTER; i < schedule.count(); i += gridDim.x / Tile::CLUSTER) {
     const Work work = schedule.work(i, rank);
-    Bias<Tile, C> bias;
+    Bias<Tile> bias;
     if (out.bias != nullptr) bias.fetch(out, work.column);
     hw::Accumulators<Tile::N> sum;
-    multiply<Tile, T, a_mn_major, b_mn_major>(sum, shared.ring, work, place, consumer);
+    RowSums<T, a_mn_major> rows;
+    const bool sums_rows = out.row_sums != nullptr && work.column == 0;
+    multiply<Tile, T, a_mn_major, b_mn_major>(sum, rows, sums_rows, shared.ring, work, place,
+                                              consumer);
+    if (sums_rows) store(rows, out, work.slice, work.row + consumer * hw::PANEL_ROWS, warp);
     if (out.bias != nullptr) bias.spread(shared.bias[own]);
     C* const c = out.c + work.slice * (std::int64_t{out.extent.m} * out.extent.n);
     store<Tile>(sum, shared.patches[own], shared.bias[own], out, c,
@@ -238,7 +245,8 @@ void run_plan(const GemmProblem<T, C>& p, const CUtensorMap& a, const CUtensorMa
   with_slices(p, slices.count, stream, [&](const auto& q) {
     const Extent extent{static_cast<int>(q.m), static_cast<int>(q.n), static_cast<int>(k_blocks),
                         slices.count, static_cast<int>(slices.depth)};
-    const Output out{q.c, q.bias, q.accumulate, extent};
+    const Output out{q.c,        q.bias,     q.accumulate,          q.relu,
+                     q.positive, q.row_sums, q.accumulate_row_sums, extent};
     const auto start = [&]<HopperTile tile>(std::integral_constant<HopperTile, tile>) {
       launch_tiles<HopperTiling<tile>, T, transpose_a, transpose_b>(a, b, out, stream);
     };

@@ -1,22 +1,25 @@
 #pragma once
-/// How sums leave the kernel of rungs 11 and 12: from the registers of a warp to c, with the bias
-/// or c's former values added.
+/// How sums leave the kernel of rungs 11 and 12: from the registers of a warp to c, added to c's
+/// former values or through the epilogue.
 ///
 /// No thread waits for memory where it need not. The bias is fetched before the products and has
-/// come when they are done; former values are fetched one patch ahead.
+/// come when they are done; matrices (c's former values, what has to be positive) are fetched one
+/// patch ahead.
 
 #include <utility>
 
 #include "lockstep/kernels/cuda/gemm/hopper/tile.cuh"
+#include "lockstep/kernels/cuda/gemm/operand.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 /// The bias of a tile's columns in the registers of a warp: lane l has columns l, l + 32, ...
-template <class Tile, class C>
+template <class Tile>
 struct Bias {
-  C values[Tile::N / 32] = {};
+  float values[Tile::N / 32] = {};
 
+  template <class C>
   __device__ void fetch(const Output<C>& out, int column) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -28,7 +31,7 @@ struct Bias {
   __device__ void spread(float (&columns)[Tile::N]) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < Tile::N / 32; ++i) columns[32 * i + lane] = static_cast<float>(values[i]);
+    for (int i = 0; i < Tile::N / 32; ++i) columns[32 * i + lane] = values[i];
   }
 };
 
@@ -46,20 +49,22 @@ struct Writer {
   const Output<C>& out;
   C* c;
   int row, column;
-  uint4 former[CHUNKS];  ///< c's former values, where they are wanted
+  const C* read;          ///< the matrix of c's shape that is read, or null
+  uint4 fetched[CHUNKS];  ///< what is read of it for the next patch
   int lane = threadIdx.x % 32;
 
-  /// use(i-th 16 bytes of this thread, the same in the patch, the same in c, or null beyond its
-  /// end): 8 threads per row of 128 bytes, 4 rows at a time. `first`: the patch's first column.
-  template <class Use>
-  __device__ __forceinline__ void each_chunk(int first, Use&& use) {
+  /// use(i-th 16 bytes of this thread, the same in the patch, the same in `matrix`, or null beyond
+  /// its end): 8 threads per row of 128 bytes, 4 rows at a time. `first`: the patch's first column.
+  template <class Matrix, class Use>
+  __device__ __forceinline__ void each_chunk(Matrix* matrix, int first, Use&& use) {
+    using Chunk = std::conditional_t<std::is_const_v<Matrix>, const uint4, uint4>;
     const int at_column = column + first + lane % 8 * CHUNK;
 #pragma unroll
     for (int i = 0; i < CHUNKS; ++i) {
       const int r = lane / 8 + 4 * i;
       use(i, *reinterpret_cast<uint4*>(&patch.rows[r][lane % 8 * CHUNK]),
           row + r < out.extent.m && at_column < out.extent.n
-              ? reinterpret_cast<uint4*>(c + std::int64_t{row + r} * out.extent.n + at_column)
+              ? reinterpret_cast<Chunk*>(matrix + std::int64_t{row + r} * out.extent.n + at_column)
               : nullptr);
     }
   }
@@ -77,33 +82,48 @@ struct Writer {
       }
   }
 
-  __device__ __forceinline__ void fetch_former(int first) {
-    each_chunk(first,
-               [this](int i, uint4&, const uint4* old) { former[i] = old ? *old : uint4{}; });
+  __device__ __forceinline__ void fetch(int first) {
+    each_chunk(read, first,
+               [this](int i, uint4&, const uint4* from) { fetched[i] = from ? *from : uint4{}; });
+  }
+
+  /// use(two sums, what the patch holds there) after what was fetched has come there, and the next
+  /// is on its way.
+  template <int first, class Use>
+  __device__ __forceinline__ void with_fetched(hw::Accumulators<Tile::N>& sum, Use&& use) {
+    each_chunk(read, first, [this](int i, uint4& staged, const uint4*) { staged = fetched[i]; });
+    __syncwarp();
+    if (first + WIDTH < Tile::N) fetch(first + WIDTH);
+    each_pair<first>(sum, [&](const Pair& staged, int, float& left, float& right) {
+      use(left, right, Element<C>::floats(staged));
+    });
   }
 
   template <int first>
   __device__ __forceinline__ void write_patch(hw::Accumulators<Tile::N>& sum) {
     __syncwarp();  // the patch before this one has been read
-    if (out.accumulate) {
-      each_chunk(first, [this](int i, uint4& staged, const uint4*) { staged = former[i]; });
-      __syncwarp();
-      if (first + WIDTH < Tile::N) fetch_former(first + WIDTH);
-      each_pair<first>(sum, [](const Pair& staged, int, float& left, float& right) {
-        const float2 old = Element<C>::floats(staged);
-        left += old.x, right += old.y;
+    if (out.accumulate)
+      with_fetched<first>(sum, [](float& left, float& right, float2 former) {
+        left += former.x, right += former.y;
       });
-    }
     if (out.bias != nullptr)
       each_pair<first>(sum, [this](const Pair&, int at, float& left, float& right) {
         const float2 both = *reinterpret_cast<const float2*>(&bias[at]);
         left += both.x, right += both.y;
       });
+    if (out.relu)
+      each_pair<first>(sum, [](const Pair&, int, float& left, float& right) {
+        left = where_positive(left, left), right = where_positive(right, right);
+      });
+    if (out.positive != nullptr)
+      with_fetched<first>(sum, [](float& left, float& right, float2 positive) {
+        left = where_positive(positive.x, left), right = where_positive(positive.y, right);
+      });
     each_pair<first>(sum, [](Pair& staged, int, float left, float right) {
       staged = Element<C>::pair(make_float2(left, right));
     });
     __syncwarp();
-    each_chunk(first, [](int, const uint4& staged, uint4* to) {
+    each_chunk(c, first, [](int, const uint4& staged, uint4* to) {
       if (to) *to = staged;
     });
   }
@@ -112,7 +132,7 @@ struct Writer {
   template <int... patches>
   __device__ __forceinline__ void write(hw::Accumulators<Tile::N>& sum,
                                         std::integer_sequence<int, patches...>) {
-    if (out.accumulate) fetch_former(0);
+    if (read != nullptr) fetch(0);
     (write_patch<patches * WIDTH>(sum), ...);
   }
 };
@@ -120,7 +140,8 @@ struct Writer {
 template <class Tile, class C>
 __device__ void store(hw::Accumulators<Tile::N>& sum, Patch<C>& patch, const float (&bias)[Tile::N],
                       const Output<C>& out, C* c, int row, int column) {
-  Writer<Tile, C> writer{patch, bias, out, c, row, column, {}};
+  const C* const read = out.accumulate ? c : out.positive;
+  Writer<Tile, C> writer{patch, bias, out, c, row, column, read, {}};
   writer.write(sum, std::make_integer_sequence<int, Tile::N / Patch<C>::columns>{});
 }
 

@@ -125,13 +125,16 @@ struct Extent {
   int k_blocks, slices, slice_k_blocks;
 };
 
-/// Where results go. n is a multiple of 16 bytes, c begins at one. Each slice has an (m, n) matrix
-/// of its own at c.
+/// Where results go, and what the epilogue reads (GemmProblem). n is a multiple of 16 bytes, and
+/// matrices begin at one. Each slice has an (m, n) matrix of its own at c, and (m,) at row_sums.
 template <class C>
 struct Output {
   C* c;
-  const C* bias;
-  bool accumulate;
+  const float* bias;
+  bool accumulate, relu;
+  const C* positive;
+  C* row_sums;
+  bool accumulate_row_sums;
   Extent extent;
 };
 
