@@ -23,7 +23,7 @@ namespace {
 
 template <class Condition>
 void wait_until(Condition&& holds, const std::string& what) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (!holds()) {
     if (std::chrono::steady_clock::now() > deadline) FAIL("waited in vain for ", what);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
