@@ -54,10 +54,11 @@ TEST_CASE("train: a device gives the cpu's losses, step by step, and counts its 
               1e-4);
       // Kernels of a replay are not launched one by one.
       const auto steps = here["losses"].size() - here["replayed_steps"].get<std::size_t>();
-      CHECK(here["kernel_launches"]["cross_entropy_kernel"] == steps);
-      // The first step's guess of its loss's gradient, 1, is wrong for several ranks.
-      CHECK(here["kernel_launches"].value("cross_entropy_backward_kernel", 0) ==
-            (ranks == "1" ? 0 : 1));
+      // For several ranks the first guess of the loss's gradient, 1, is wrong; and the next one,
+      // where shares of a batch differ. A wrong guess is computed again.
+      const auto wrong = here["kernel_launches"].value("cross_entropy_backward_kernel", 0u);
+      CHECK(wrong <= std::stoul(ranks) - 1);
+      CHECK(here["kernel_launches"]["cross_entropy_kernel"] == steps + wrong);
       CHECK(here["kernel_launches"]["optimizer_step_kernel"] == steps);
       CHECK_FALSE(expected.contains("kernel_launches"));
     }

@@ -103,7 +103,7 @@ constexpr Size sizes[] = {{1, 1, 1}, {64, 72, 40}, {5, 300, 9}, {136, 264, 200},
 
 template <class T, class C = T, std::size_t N>
 void check_rung(void (*product)(const GemmProblem<T, C>&, const Plan&, cudaStream_t),
-                const TileSpeed (&speeds)[N]) {
+                const TileSpeed (&)[N]) {
   for (int tile = 0; tile < static_cast<int>(N); ++tile)
     for (const int slices : {1, 3})
       for (const Size& size : sizes) {
