@@ -119,9 +119,9 @@ Tensor dot(const Tensor& a, const Tensor& b);    ///< (n,), (n,) -> ()
 
 /// x W^T + b: x (..., in), w (out, in), b (out,) or undefined -> (..., out). One fused kernel.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
-/// relu(linear(x, w, b)), with the same bits, in one kernel each way. `for_product`: linear layers
-/// alone take the result. Under Autocast it is then rounded for them already, and so is its
-/// gradient.
+/// relu(linear(x, w, b)), with the same bits: one product forward, two backward. `for_product`:
+/// linear layers alone take the result. Under Autocast it is then rounded for them already, and so
+/// is its gradient.
 Tensor linear_relu(const Tensor& x, const Tensor& w, const Tensor& b = {},
                    bool for_product = false);
 

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <limits>
 #include <thread>
 #include <vector>
 
