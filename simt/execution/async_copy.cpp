@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/simt/execution/limits.h"
 #include "lockstep/simt/execution/memory_spaces.h"
 #include "lockstep/simt/include/simt/warp.h"
 #include "lockstep/simt/races/races.h"
@@ -29,7 +30,7 @@ class AsyncCopies {
  public:
   /// Of the running thread. What an earlier block left behind is dropped.
   static AsyncCopies& mine() {
-    static std::array<AsyncCopies, 1024> all;  // the most threads of a block, or cluster
+    static std::array<AsyncCopies, limits::cluster_threads> all;
     AsyncCopies& copies = all[linear_thread()];
     if (copies.cluster_ != clusters_begun()) {
       copies.copies_.clear();

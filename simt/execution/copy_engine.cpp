@@ -94,6 +94,20 @@ std::uint32_t shared_address(const void* shared) {
   return shared_base + static_cast<std::uint32_t>(offset);
 }
 
+const void* shared_in_block(const void* shared, std::size_t bytes, unsigned rank) {
+  constexpr const char* name = "ld.shared::cluster";
+  const std::uint32_t address = shared_address(shared);
+  if (rank >= cluster_size())
+    fail_thread(std::string(name) + " of block " + std::to_string(rank) + " of a cluster of " +
+                std::to_string(cluster_size()));
+  if (block_has_ended(rank)) fail_thread(std::string(name) + " of a block that ended");
+  const std::byte* there = shared_at(rank, address, bytes);
+  if (address % bytes != 0 || !there)
+    fail_thread(std::string(name) + " of what is not " + std::to_string(bytes) +
+                " aligned bytes of shared memory");
+  return there;
+}
+
 void copy_box(unsigned blocks, void* to, const CUtensorMap& map, int inner, int outer,
               const void* barrier) {
   constexpr const char* name = "cp.async.bulk.tensor";

@@ -54,7 +54,7 @@ void check_cluster(const cudaLaunchConfig_t& config, dim3 cluster, const KernelI
           cudaErrorInvalidClusterSize);
   if (blocks == 1) return;
   require(capability >= 90, cudaErrorNotSupported);
-  require(threads % 32 == 0 && blocks * threads <= limits::block_threads, cudaErrorNotSupported);
+  require(threads % 32 == 0 && blocks * threads <= limits::cluster_threads, cudaErrorNotSupported);
   require(kernel.shared_bytes == 0, cudaErrorNotSupported);
 }
 

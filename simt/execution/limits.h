@@ -13,7 +13,8 @@ constexpr int multiprocessor_blocks = 32;
 constexpr int registers = 65536;
 constexpr int cache_bytes = 4 << 20;
 
-constexpr unsigned block_threads = 1024;  ///< and along x and y; of a cluster too
+constexpr unsigned block_threads = 1024;    ///< and along x and y
+constexpr unsigned cluster_threads = 4096;  ///< a GPU would take 16 blocks of 1024
 constexpr unsigned cluster_blocks = 8;
 constexpr unsigned cluster_opt_in = 16;  ///< of kernels that say that they need not be portable
 constexpr unsigned block_z = 64;

@@ -6,14 +6,17 @@
 #include <bit>
 #include <cstdint>
 
+#include "lockstep/simt/execution/limits.h"
+
 namespace simt::detail {
 
 class ReadySet {
  public:
-  static constexpr int most = 1024;  ///< threads in a block, or cluster
+  static constexpr int most = limits::cluster_threads;
 
   void insert(int thread) {
     words_[thread / 64] |= bit(thread);
+    end_ = std::max(end_, thread / 64 + 1);
     ++size_;
   }
   void erase(int thread) {
@@ -23,6 +26,7 @@ class ReadySet {
   /// Those of [first, end), none of which is in the set.
   void insert(int first, int end) {
     size_ += end - first;
+    end_ = std::max(end_, (end + 63) / 64);
     for (int count; first < end; first += count) {
       count = std::min(end - first, 64 - first % 64);
       words_[first / 64] |= ~std::uint64_t{0} >> (64 - count) << first % 64;
@@ -30,7 +34,7 @@ class ReadySet {
   }
   void clear() {
     words_ = {};
-    size_ = 0;
+    size_ = end_ = 0;
   }
   int size() const { return size_; }
 
@@ -41,7 +45,7 @@ class ReadySet {
     return word * 64 + std::countr_zero(words_[word]);
   }
   int last() const {
-    int word = most / 64 - 1;
+    int word = end_ - 1;
     while (!words_[word]) --word;
     return word * 64 + 63 - std::countl_zero(words_[word]);
   }
@@ -59,6 +63,7 @@ class ReadySet {
 
   std::array<std::uint64_t, most / 64> words_{};
   int size_ = 0;
+  int end_ = 0;  ///< no word from here on ever had a thread since clear()
 };
 
 }  // namespace simt::detail

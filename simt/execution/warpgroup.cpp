@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/simt/counters/observer.h"
+#include "lockstep/simt/execution/limits.h"
 #include "lockstep/simt/include/simt/warp.h"
 
 namespace simt::detail {
@@ -95,7 +96,7 @@ class PendingProducts {
  public:
   /// Of the running thread. What an earlier block left behind is dropped.
   static PendingProducts& mine() {
-    static std::array<PendingProducts, 1024> all;  // the most threads of a block, or cluster
+    static std::array<PendingProducts, limits::cluster_threads> all;
     PendingProducts& pending = all[linear_thread()];
     if (pending.cluster_ != clusters_begun()) pending = {};
     pending.cluster_ = clusters_begun();

@@ -2,6 +2,7 @@
 /// Instructions of Hopper GPUs: the simulator's half. The other half, with the same functions, is
 /// kernels/cuda/native/hopper_intrinsics.h, which also describes what they do.
 
+#include <cluster_intrinsics.h>
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,11 +18,6 @@
 #include "simt/warpgroup.h"
 
 namespace hopper {
-
-// ---- clusters ----------------------------------------------------------------------------------
-
-inline std::uint32_t cluster_rank() { return simt::detail::cluster_rank(); }
-inline void cluster_sync() { simt::detail::cluster_barrier(); }
 
 // ---- mbarrier ----------------------------------------------------------------------------------
 

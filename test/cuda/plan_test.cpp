@@ -39,12 +39,12 @@ TEST_CASE("plans: tiles and slices of rungs 8 to 10") {
   for (const Row& row : {
            // Large results; the same in slices, where these fill the last round.
            Row{4096, 4096, 4096, {0, 1}, {0, 1}, {0, 1}},
-           Row{1024, 1024, 1024, {0, 4}, {1, 1}, {1, 1}},
-           Row{512, 512, 2048, {1, 6}, {1, 4}, {1, 4}},
+           Row{1024, 1024, 1024, {0, 4}, {0, 4}, {0, 2}},
+           Row{512, 512, 2048, {1, 6}, {0, 8}, {1, 4}},
            // Few results: small tiles, and slices where K is long. With more slices than K has
            // room for, what it has room for is not left out.
            Row{256, 256, 64, {2, 1}, {1, 1}, {1, 1}},
-           Row{128, 128, 2048, {2, 24}, {1, 32}, {1, 16}},
+           Row{128, 128, 2048, {2, 24}, {1, 32}, {1, 8}},
            Row{128, 512, 784, {2, 6}, {1, 8}, {1, 6}},
            Row{16, 16, 5120, {2, 64}, {1, 64}, {1, 48}},
        }) {
@@ -66,9 +66,23 @@ TEST_CASE("plans: the scratch memory of slices has an end") {
       CHECK(sums(plan_product(size, size, k, double_buffered_speeds).plan.slices) <= 1 << 26);
       CHECK(sums(plan_product(size, size, k, tensor_tf32_speeds).plan.slices) <= 1 << 26);
       CHECK(sums(plan_product(size, size, k, tensor_16_speeds).plan.slices) <= 1 << 26);
-      CHECK(sums(hopper({size, size, k, 2, 4, false, false}).slices) <= 1 << 26);
-      CHECK(sums(hopper({size, size, k, 4, 4, false, false}).slices) <= 1 << 26);
     }
+}
+
+// By hand from the figures in slice_plan.h.
+TEST_CASE("plans: few sums meet in a cluster, many in scratch memory") {
+  // 32 tiles of 32 x 32 in 4 slices: one block per multiprocessor, which reads three quarters.
+  const Folding few{128, 256, 4, 32, 32 * 32};
+  CHECK(few.in_cluster() == 700 + 32 * 32 * 4 * 3 / 4 / 14);
+  CHECK(few.by_kernel() == 3000 + 9 * 128 * 256 * 4 / 1900);
+  CHECK(few.prefers_cluster());
+  CHECK(few.cycles() == few.in_cluster());
+  // Tiles of 128 x 128: 32 KiB and more from others.
+  const Folding large{1024, 1024, 2, 64, 128 * 128};
+  CHECK(large.in_cluster() == 700 + 128 * 128 * 4 / 2 / 14);
+  CHECK(large.by_kernel() == 3000 + 5 * 1024 * 1024 * 4 / 1900);
+  CHECK(Folding{128, 256, 9, 32, 32 * 32}.prefers_cluster() == false);  // more than 8 blocks
+  CHECK(Folding{128, 256, 1, 32, 32 * 32}.cycles() == 0);
 }
 
 TEST_CASE("plans: no slice is empty, and only the last one is short") {
@@ -92,9 +106,10 @@ TEST_CASE("hopper: the plan of a training step's products") {
   CHECK(hopper({2048, 2048, 1024, 2, 4, false, false}) == HopperPlan{wide, 1});
   CHECK(hopper({1024, 2048, 2048, 2, 2, false, false}) == HopperPlan{square, 1});
   CHECK(hopper({1024, 1024, 1024, 2, 2, false, false}) == HopperPlan{flat, 1});
-  CHECK(hopper({128, 512, 784, 2, 2, false, false}) == HopperPlan{small, 1});
-  // Few results and long sums: slices.
-  CHECK(hopper({256, 256, 8192, 2, 4, false, false}).slices > 1);
+  // Few results and long sums: slices, as many as a cluster has blocks.
+  CHECK(hopper({128, 512, 784, 2, 2, false, false}) == HopperPlan{small, 3});
+  CHECK(hopper({256, 256, 8192, 2, 4, false, false}) == HopperPlan{small, 8});
+  CHECK(hopper({512, 512, 4096, 2, 4, false, false}) == HopperPlan{flat, 4});
   // Two matrices to turn over, for short sums, or a large one for few results: the twin.
   CHECK_FALSE(hopper_pays({512, 512, 128, 4, 4, true, true}));
   CHECK_FALSE(hopper_pays({128, 4096, 4096, 4, 4, false, true}));
@@ -112,10 +127,12 @@ TEST_CASE("hopper: a plan is the fastest by its own estimate, and leaves no slic
           CHECK(cycles == hopper_cycles(sizes, plan));
           for (const HopperTile tile : every_tile)
             for (const int slices : {1, 2, 3, 4, 6, 8})
-              if (slices == 1 || k_blocks >= slices * 4)
+              if (slices == 1 || (k_blocks >= slices * 4 &&
+                                  slices * hopper_shape(tile).cluster <= most_in_cluster))
                 CHECK(cycles <= hopper_cycles(sizes, {tile, slices}));
           CHECK(plan.slices >= 1);
           CHECK((plan.slices == 1 || k_blocks >= plan.slices * 4));
+          CHECK(plan.slices * hopper_shape(plan.tile).cluster <= most_in_cluster);
           if (plan.slices > 1) ++cut;
         }
   CHECK(cut > 0);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lockstep/core/error.h"
+#include "lockstep/kernels/cuda/gemm/slice_plan.h"
 
 namespace lockstep::predict {
 namespace {
@@ -35,7 +36,7 @@ double cycles_of(const std::vector<Access>& accesses, const Gpu& gpu) {
 /// they wait for and by what runs beside.
 struct Pipes {
   double issue, fma, l1, tensor;
-  double beside, from_l2, to_l2;
+  double beside, from_l2, to_l2, from_neighbours;
 
   double waited() const { return std::max({issue, fma, l1, tensor}); }
 };
@@ -50,7 +51,8 @@ Pipes pipes_of(const Work& work, const Demand& demand, const Gpu& gpu) {
           .tensor = demand.tensor == 0 ? 0 : warps * demand.tensor / rate,
           .beside = warps * (waited + cycles_of(demand.beside, gpu)),
           .from_l2 = warps * demand.from_l2 / from_l2_bytes,
-          .to_l2 = warps * demand.to_l2 / to_l2_bytes};
+          .to_l2 = warps * demand.to_l2 / to_l2_bytes,
+          .from_neighbours = warps * demand.from_neighbours / kernels::cuda::H100::neighbour_bytes};
 }
 
 /// The cycles that a block takes of a multiprocessor that it shares with others, so that `resident`
@@ -68,7 +70,8 @@ double service(const Work& work, const Demand& demand, int resident, double dela
       work.wgmma ? std::vector{slots, l1} : std::vector{slots, l1, tensor};
   const double rate = throughput(warps / active, stations, delay) * active;
   const double turns = rate == 0 ? 0 : work.warps / rate;
-  return std::max({turns, pipes.tensor, pipes.beside, pipes.from_l2, pipes.to_l2});
+  return std::max(
+      {turns, pipes.tensor, pipes.beside, pipes.from_l2, pipes.to_l2, pipes.from_neighbours});
 }
 
 /// The time in which each of `resident` blocks of a multiprocessor is done.
@@ -81,7 +84,7 @@ Round round_of(const Work& work, int resident, const Gpu& gpu) {
   if (resident == 0) return {0, 0};
   const double operands = work.operand_waits * gpu.shared_latency;
   const double step = service(work, work.step, resident, operands, gpu);
-  const double ends = service(work, work.ends, resident, 0, gpu);
+  const double ends = service(work, work.ends, resident, work.meeting, gpu);
   const double sync = work.barriers == 0 ? 0 : (work.barriers + 1) * gpu.shared_latency;
   const double wait = work.ahead > 1 ? sync : sync + gpu.memory_latency;
   const double begin = work.persistent ? 0 : gpu.memory_latency;
@@ -104,12 +107,13 @@ double clock_of(double busy, const Gpu& gpu) {
 Limiter busiest(const Pipes& pipes) {
   constexpr double nearly = 1.05;
   using Pipe = std::pair<double, Limiter>;
-  const std::array<Pipe, 6> all{{{pipes.fma * nearly, Limiter::fma},
+  const std::array<Pipe, 7> all{{{pipes.fma * nearly, Limiter::fma},
                                  {pipes.tensor * nearly, Limiter::tensor},
                                  {pipes.issue, Limiter::issue},
                                  {pipes.beside, Limiter::l1},
                                  {pipes.from_l2, Limiter::l2},
-                                 {pipes.to_l2, Limiter::l2}}};
+                                 {pipes.to_l2, Limiter::l2},
+                                 {pipes.from_neighbours, Limiter::neighbours}}};
   return std::ranges::max_element(all, {}, &Pipe::first)->second;
 }
 
@@ -125,6 +129,7 @@ std::string_view name_of(Limiter limiter) {
     case Limiter::l1: return "L1";
     case Limiter::tensor: return "tensor";
     case Limiter::l2: return "L2";
+    case Limiter::neighbours: return "neighbours";
     case Limiter::memory: break;
   }
   return "memory";

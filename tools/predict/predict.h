@@ -28,7 +28,7 @@ namespace lockstep::predict {
 inline constexpr double launch_seconds = 2.2e-6;  ///< from one kernel's end to the next one's work
 inline constexpr double memory_share = 0.9;       ///< of DRAM's bytes per second, for long streams
 
-enum class Limiter { launch, waves, latency, issue, fma, l1, tensor, l2, memory };
+enum class Limiter { launch, waves, latency, issue, fma, l1, tensor, l2, neighbours, memory };
 std::string_view name_of(Limiter limiter);
 
 struct Prediction {

@@ -42,6 +42,19 @@ double beyond_l2(double bytes, const Gpu& gpu) {
   return 2 * bytes <= static_cast<double>(gpu.l2_size) ? 0 : bytes;
 }
 
+/// The blocks' ends, where `slices` slices meet in a cluster: each block puts its `results` sums
+/// into shared memory, and reads its share of them from all.
+void fold_in_cluster(Work& work, const Product& p, double results, int slices) {
+  const double each = results / work.warps, share = each / slices;
+  work.ends = {.instructions = each / 32 + share / 128 * (6 * slices + 40),
+               .accesses = {{each / 64, each * 4 / 128}, {each / 128, each * 4 / 128}},
+               .to_l2 = share * p.result_bytes,
+               .from_neighbours = each * 4 * (slices - 1) / slices};
+  work.meeting = kernels::cuda::H100::meeting;
+  work.persistent = false;
+  work.cluster *= slices;
+}
+
 /// With the product's own reads, and the writes of its results or of its slices' sums.
 void add_bytes(Work& work, const Product& p, const Tiles& tiles, int slices, const Gpu& gpu) {
   const double processors = work.processors ? work.processors : gpu.processors;
@@ -101,20 +114,19 @@ double bytes_read(const Tiles& t, double at_once, const Gpu& gpu) {
 
 Operation product_by(const HopperPlan& plan, const Product& p, const Gpu& gpu) {
   const auto shape = kernels::cuda::hopper_shape(plan.tile);
-  const Slices slices =
-      kernels::cuda::cut_depth(divide_up(p.k * p.bytes(), 128), plan.slices, 1, 1);
+  const Slices slices = kernels::cuda::hopper_slices(plan, divide_up(p.k * p.bytes(), 128));
   std::vector<Work> launches;
   const HopperSizes sizes = hopper_sizes(p);
   if (sizes.turns_a) launches.push_back(turn(p.m, p.k, gpu));
   if (sizes.turns_b) launches.push_back(turn(p.k, p.n, gpu));
-  Work work = hopper_work(shape, slices.count > 1 ? 4 : p.result_bytes);
+  Work work = hopper_work(shape, p.result_bytes);
   work.blocks = divide_up(p.m, shape.rows * shape.cluster) * shape.cluster *
                 divide_up(p.n, shape.columns) * slices.count;
   work.steps = static_cast<double>(slices.depth);
-  add_bytes(work, p, {p.m, p.n, p.k, shape.rows * shape.cluster, shape.columns, p.bytes(), 8},
-            slices.count, gpu);
+  add_bytes(work, p, {p.m, p.n, p.k, shape.rows * shape.cluster, shape.columns, p.bytes(), 8}, 1,
+            gpu);
+  if (slices.count > 1) fold_in_cluster(work, p, shape.rows * shape.columns, slices.count);
   launches.push_back(std::move(work));
-  if (slices.count > 1) launches.push_back(fold(p, slices.count, gpu));
   return operation_of(
       p,
       fmt::format("{} {}x{}{}", p.bytes() == 2 ? 11 : 12, shape.rows * shape.cluster, shape.columns,
@@ -124,17 +136,25 @@ Operation product_by(const HopperPlan& plan, const Product& p, const Gpu& gpu) {
 
 namespace {
 
+bool has_clusters(const Gpu& gpu) { return gpu.wgmma > 0; }  // both came with Hopper
+
 Operation on_tiles(int rung, const Tiling& tiling, int wanted, const Product& p, const Gpu& gpu) {
   const Slices slices = kernels::cuda::cut_depth(p.k, wanted, tiling.depth,
                                                  kernels::cuda::shortest_slice * tiling.depth);
-  Work work = tiled_work(rung, tiling, p, slices.count > 1 ? 4 : p.result_bytes);
-  work.blocks = divide_up(p.m, tiling.rows) * divide_up(p.n, tiling.columns) * slices.count;
+  const std::int64_t tiles = divide_up(p.m, tiling.rows) * divide_up(p.n, tiling.columns);
+  const kernels::cuda::Folding folding{p.m, p.n, slices.count, tiles,
+                                       std::int64_t{tiling.rows} * tiling.columns};
+  const bool in_cluster = slices.count > 1 && has_clusters(gpu) && folding.prefers_cluster();
+  const bool by_kernel = slices.count > 1 && !in_cluster;
+  Work work = tiled_work(rung, tiling, p, by_kernel ? 4 : p.result_bytes);
+  work.blocks = tiles * slices.count;
   work.steps = static_cast<double>(divide_up(slices.depth, tiling.depth));
   const int band = rung >= 9 ? 8 : 1;
-  add_bytes(work, p, {p.m, p.n, p.k, tiling.rows, tiling.columns, p.bytes(), band}, slices.count,
-            gpu);
+  add_bytes(work, p, {p.m, p.n, p.k, tiling.rows, tiling.columns, p.bytes(), band},
+            by_kernel ? slices.count : 1, gpu);
+  if (in_cluster) fold_in_cluster(work, p, tiling.rows * tiling.columns, slices.count);
   std::vector<Work> launches{std::move(work)};
-  if (slices.count > 1) launches.push_back(fold(p, slices.count, gpu));
+  if (by_kernel) launches.push_back(fold(p, slices.count, gpu));
   return operation_of(p,
                       fmt::format("{} {}x{}{}", rung, tiling.rows, tiling.columns,
                                   slices.count > 1 ? fmt::format(" /{}", slices.count) : ""),

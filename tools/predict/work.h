@@ -22,6 +22,7 @@ struct Demand {
   /// Those that run beside it: asynchronous copies, and what wgmma reads of shared memory.
   std::vector<Access> beside = {};
   double from_l2 = 0, to_l2 = 0;  ///< bytes
+  double from_neighbours = 0;     ///< bytes of the shared memory of other blocks of the cluster
 };
 
 /// One launch. Its blocks are alike: each makes `steps` steps, and has a begin and an end.
@@ -46,7 +47,8 @@ struct Work {
   /// end one; groups of `cluster` are dealt out together.
   bool persistent = false;
   int cluster = 1;
-  int processors = 0;       ///< on which it runs; 0: all
+  double meeting = 0;  ///< cycles for which its warps wait at the end for others of the cluster
+  int processors = 0;  ///< on which it runs; 0: all
   double memory_bytes = 0;  ///< of DRAM, read and written
 };
 

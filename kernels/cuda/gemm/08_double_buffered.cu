@@ -17,9 +17,8 @@
 ///
 /// Small problems have another trouble: 128 x 256 results are two tiles of 128 x 128, and 130
 /// multiprocessors have nothing to do. So there are three sizes of tiles, and where tiles are few
-/// and K is long, the sum over K is split into slices: each becomes a matrix of its own in scratch
-/// memory, and a second kernel adds the slices up, always in the same order (slices.cuh).
-/// slice_plan.h chooses the tiles and the slices.
+/// and K is long, the sum over K is split into slices, which are added up at the end, always in the
+/// same order (slices.cuh). slice_plan.h chooses the tiles and the slices.
 ///
 /// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
 /// split-K.
@@ -46,6 +45,7 @@
 #include <cmath>
 
 #include "lockstep/core/cuda/launch.h"
+#include "lockstep/kernels/cuda/gemm/cluster_fold.cuh"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/quads.cuh"
 #include "lockstep/kernels/cuda/gemm/slices.cuh"
@@ -67,6 +67,8 @@ struct Tiling {
   static constexpr int STAGES = 4;
   using CopierA = TileCopier<float, ROWS, DEPTH, THREADS, TileOrder::depth_rows>;
   using CopierB = TileCopier<float, COLUMNS, DEPTH, THREADS, TileOrder::depth_rows>;
+  static constexpr std::size_t SHARED_BYTES =
+      STAGES * (CopierA::SIZE + CopierB::SIZE) * sizeof(float);
 };
 using Large = Tiling<128, 128, 8, 16, 8, 2>;  // 128 threads
 using Medium = Tiling<64, 64, 8, 8, 4, 4>;    // 128 threads
@@ -106,16 +108,16 @@ __device__ __forceinline__ void multiply(const float* a, const float* b,
   }
 }
 
-/// blockIdx.x: the tile; blockIdx.y: the slice of K, whose sums go to the y-th matrix in p.c.
-/// 16-byte loads where rows are aligned.
+/// blockIdx.x: the tile; blockIdx.y: the slice of K, which meets the others in the cluster, or
+/// whose sums go to the y-th matrix in p.c. 16-byte loads where rows are aligned.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
     gemm_double_buffered_kernel(GemmProblem<float> p, const Access access) {
   using CopierA = typename Tile::CopierA;
   using CopierB = typename Tile::CopierB;
   constexpr int STAGES = Tile::STAGES;
-  __shared__ __align__(16) float a_tiles[STAGES][CopierA::SIZE];
-  __shared__ __align__(16) float b_tiles[STAGES][CopierB::SIZE];
+  auto* const a_tiles = dynamic_shared<float[CopierA::SIZE]>();
+  auto* const b_tiles = reinterpret_cast<float(*)[CopierB::SIZE]>(a_tiles + STAGES);
 
   const auto [row0, column0] = tile_origin(p.n, Tile::ROWS, Tile::COLUMNS);
   const std::int64_t depth0 = blockIdx.y * access.slice_depth;
@@ -159,6 +161,16 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
   }
   cp_async_wait<0>();
 
+  if (access.in_cluster)
+    return meet_in_cluster<Tile>(p, row0, column0, access.c, [&](auto& sums) {
+      if (sums_rows) sums.rows[threadIdx.x] = row_sum;
+#pragma unroll
+      for (int i = 0; i < Tile::THREAD_ROWS; ++i)
+#pragma unroll
+        for (int j = 0; j < Tile::THREAD_COLUMNS; j += 4)
+          *reinterpret_cast<float4*>(&sums.tile[row + i / 4 * 16 + i % 4][column + j * 8]) =
+              make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+    });
   take_slice(p);
   if (sums_rows) store_row_sum(p, row0 + threadIdx.x, row_sum);
 #pragma unroll
@@ -171,13 +183,23 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
 
 template <class Tile>
 void run(const GemmProblem<float>& p, int slices, cudaStream_t stream) {
-  with_tiles<Tile>(p, slices, stream, [&](const auto& sums, const Access& access, dim3 grid) {
-    lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(
-        {.grid = grid, .block = Tile::THREADS}, stream, sums, access);
+  with_tiles<Tile>(p, slices, stream, [&](const auto& sums, const Access& access, auto& shape) {
+    lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(shape, stream, sums, access);
   });
 }
 
 }  // namespace
+
+bool has_clusters() {
+  static const bool compiled = [] {
+    cudaFuncAttributes attributes;
+    const auto* const kernel = reinterpret_cast<const void*>(gemm_double_buffered_kernel<Small>);
+    lockstep::cuda::call("matmul", "cudaFuncGetAttributes",
+                         cudaFuncGetAttributes(&attributes, kernel));
+    return attributes.ptxVersion >= 90;
+  }();
+  return compiled && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+}
 
 void gemm_double_buffered(const GemmProblem<float>& p, const Plan& plan, cudaStream_t stream) {
   constexpr auto& speeds = double_buffered_speeds;

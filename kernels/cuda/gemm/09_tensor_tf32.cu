@@ -73,11 +73,10 @@ __global__ void __launch_bounds__(Tile::THREADS, 2)
 
 template <class Tile>
 void run(const GemmProblem<float>& p, int slices, cudaStream_t stream) {
-  with_tiles<Tile>(p, slices, stream, [&](const auto& sums, const Access& access, dim3 grid) {
+  with_tiles<Tile>(p, slices, stream, [&](const auto& sums, const Access& access, auto& shape) {
     with_orders(p, [&](auto a, auto b) {
-      lockstep::cuda::launch<gemm_tensor_tf32_kernel<Tile, a.value, b.value>>(
-          {.grid = grid, .block = Tile::THREADS, .shared_bytes = Tile::SHARED_BYTES}, stream, sums,
-          access);
+      lockstep::cuda::launch<gemm_tensor_tf32_kernel<Tile, a.value, b.value>>(shape, stream, sums,
+                                                                              access);
     });
   });
 }

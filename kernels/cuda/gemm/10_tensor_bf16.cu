@@ -92,11 +92,10 @@ __global__ void __launch_bounds__(Tile::THREADS, 2)
 template <class Tile, class C>
 void run(const GemmProblem<typename Tile::Element, C>& p, int slices, cudaStream_t stream) {
   const auto start = [&]<class T, class Sum>(const GemmProblem<T, Sum>& sums, const Access& access,
-                                             dim3 grid) {
+                                             const auto& shape) {
     with_orders(p, [&](auto a, auto b) {
-      lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, Sum>>(
-          {.grid = grid, .block = Tile::THREADS, .shared_bytes = Tile::SHARED_BYTES}, stream, sums,
-          access);
+      lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, Sum>>(shape, stream,
+                                                                                   sums, access);
     });
   };
   with_tiles<Tile>(p, slices, stream, start);

@@ -40,6 +40,9 @@ struct Plan {
 /// A slice has at least so many steps: they fill the ring of tiles.
 inline constexpr int shortest_slice = 4;
 
+/// So many slices meet in a cluster: all GPUs that have clusters have them of 8 blocks.
+inline constexpr int most_in_cluster = 8;
+
 /// The sums of all slices have at most so many elements: 256 MiB of scratch memory. More slices
 /// would be faster for some products of many results and a very long K.
 inline constexpr std::int64_t most_slice_sums = std::int64_t{1} << 26;
@@ -50,14 +53,36 @@ struct H100 {
   static constexpr std::int64_t processors = 132;
   static constexpr std::int64_t memory_bytes = 1900;    ///< per cycle, read or written
   static constexpr std::int64_t further_kernel = 3000;  ///< cycles of one more kernel
+  /// Per cycle, by a multiprocessor from the shared memory of others in its cluster, and the cycles
+  /// of the barriers round that: 3.3 TB/s of all, and some 180 cycles there (Luo and others,
+  /// "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024).
+  static constexpr std::int64_t neighbour_bytes = 14;
+  static constexpr std::int64_t meeting = 700;
 };
 
-/// The cycles that it takes to write the sums of `slices` slices, and to add them up by a second
-/// kernel. They go out to memory, or to the cache in front of it, and come back.
-constexpr std::int64_t folding_cycles(std::int64_t m, std::int64_t n, std::int64_t slices) {
-  if (slices == 1) return 0;
-  return H100::further_kernel + (2 * slices + 1) * m * n * 4 / H100::memory_bytes;
-}
+/// An (m, n) matrix of results whose K is cut into `slices`, computed in `tiles` of `tile_results`.
+struct Folding {
+  std::int64_t m, n, slices, tiles, tile_results;
+
+  /// The cycles that it takes to write the sums of the slices, and to add them up by a second
+  /// kernel. They go out to memory, or to the cache in front of it, and come back.
+  constexpr std::int64_t by_kernel() const {
+    return H100::further_kernel + (2 * slices + 1) * m * n * 4 / H100::memory_bytes;
+  }
+  /// Those of the blocks of a cluster, each of which reads what it adds up of the others.
+  constexpr std::int64_t in_cluster() const {
+    const std::int64_t each = divide_up(tiles * slices, H100::processors);
+    const std::int64_t others = tile_results * 4 * (slices - 1) / slices;
+    return H100::meeting + each * others / H100::neighbour_bytes;
+  }
+  /// Where both can be done: whether the slices should meet in a cluster. The bits are the same.
+  constexpr bool prefers_cluster() const {
+    return slices <= most_in_cluster && in_cluster() <= by_kernel();
+  }
+  constexpr std::int64_t cycles() const {
+    return slices == 1 ? 0 : prefers_cluster() ? in_cluster() : by_kernel();
+  }
+};
 
 /// A size of tiles that a rung has, and how fast it is: blocks of ROWS x COLUMNS results that go
 /// `depth` down K per step, `resident` of them on a multiprocessor at a time. A step takes `alone`
@@ -73,7 +98,8 @@ struct TileSpeed {
 constexpr std::int64_t estimated_cycles(std::int64_t m, std::int64_t n, const TileSpeed& tile,
                                         const Slices& slices) {
   constexpr std::int64_t ends_of_round = 1500;
-  const std::int64_t blocks = divide_up(m, tile.rows) * divide_up(n, tile.columns) * slices.count;
+  const std::int64_t tiles = divide_up(m, tile.rows) * divide_up(n, tile.columns);
+  const std::int64_t blocks = tiles * slices.count;
   const std::int64_t each = divide_up(blocks, H100::processors);
   const std::int64_t steps = divide_up(slices.depth, tile.depth);
   const auto round = [&](std::int64_t together) {
@@ -81,7 +107,7 @@ constexpr std::int64_t estimated_cycles(std::int64_t m, std::int64_t n, const Ti
     return together == 0 ? 0 : steps * step + ends_of_round;
   };
   return each / tile.resident * round(tile.resident) + round(each % tile.resident) +
-         folding_cycles(m, n, slices.count);
+         Folding{m, n, slices.count, tiles, tile.rows * tile.columns}.cycles();
 }
 
 /// A plan and what it is estimated to take.

@@ -3,8 +3,10 @@
 /// only.
 ///
 /// A narrow product has too few tiles of results for all multiprocessors, but often a long K. Then
-/// several blocks share a tile: each sums up one slice of K, into a matrix of its own in scratch
-/// memory. A second kernel adds the slices up, always in ascending order:
+/// several blocks share a tile: each sums up one slice of K. On GPUs that have clusters of blocks,
+/// up to 8 slices meet in one, and the kernel itself adds them up (cluster_fold.cuh). Elsewhere
+/// each goes into a matrix of its own in scratch memory, and a second kernel adds them up. Either
+/// way the order is ascending, and the bits are the same:
 ///
 ///       K    0       depth    2 depth   3 depth  k
 ///            |--------|--------|--------|-----|
@@ -18,6 +20,7 @@
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/cuda/gemm/cluster_fold.cuh"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
 #include "lockstep/kernels/cuda/gemm/quads.cuh"
 #include "lockstep/kernels/cuda/gemm/slice_plan.h"
@@ -100,6 +103,19 @@ __global__ void gemm_fold_slices_kernel(const GemmProblem<T, C> p, const float* 
   store_pack(p.c + i, result);
 }
 
+/// An attribute of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  lockstep::cuda::call("matmul", "cudaGetDevice", cudaGetDevice(&device));
+  lockstep::cuda::call("matmul", "cudaDeviceGetAttribute",
+                       cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
+/// Whether the current device has clusters of blocks, and rungs 8 to 10 were compiled for such.
+/// (08_double_buffered.cu)
+bool has_clusters();
+
 /// p for the blockIdx.y-th slice alone.
 template <class T, class C>
 __device__ __forceinline__ void take_slice(GemmProblem<T, C>& p) {
@@ -147,10 +163,12 @@ void with_slices(const GemmProblem<T, C>& p, int count, cudaStream_t stream, F&&
   fold_slices(p, static_cast<const float*>(scratch.data()), count, stream);
 }
 
-/// What of a product can be accessed by 16 bytes (a, b), and by four elements (c); how K is cut.
+/// What of a product can be accessed by 16 bytes (a, b), and by four elements (c); how K is cut,
+/// and whether the slices meet in a cluster.
 struct Access {
   bool a, b, c;
   std::int64_t slice_depth;
+  bool in_cluster;
 };
 
 /// Whether a row of plan_product's table is about this size of tiles.
@@ -159,17 +177,31 @@ constexpr bool has_speed(const TileSpeed& speed) {
   return speed.rows == Tile::ROWS && speed.columns == Tile::COLUMNS && speed.depth == Tile::DEPTH;
 }
 
-/// The same for rungs 8 to 10: launch(problem, access, grid), where blockIdx.x is the tile and
+/// The same for rungs 8 to 10: launch(problem, access, shape), where blockIdx.x is the tile and
 /// blockIdx.y the slice. `wanted` is a Plan's.
 template <class Tile, class T, class C, class F>
 void with_tiles(const GemmProblem<T, C>& p, int wanted, cudaStream_t stream, F&& launch) {
   const Slices slices = cut_depth(p.k, wanted, Tile::DEPTH, shortest_slice * Tile::DEPTH);
-  with_slices(p, slices.count, stream, [&](const auto& sums) {
+  const auto count = static_cast<unsigned>(slices.count);
+  const unsigned tiles = tile_count(p, Tile::ROWS, Tile::COLUMNS);
+  const Folding folding{p.m, p.n, count, tiles, Tile::ROWS * Tile::COLUMNS};
+  const auto start = [&](const auto& sums, bool in_cluster) {
+    lockstep::cuda::LaunchShape shape{
+        .grid = dim3(tiles, count), .block = Tile::THREADS, .shared_bytes = Tile::SHARED_BYTES};
+    if (in_cluster) {
+      shape.cluster = dim3(1, count);
+      shape.shared_bytes =
+          std::max(Tile::SHARED_BYTES, sizeof(ClusterSums<Tile::ROWS, Tile::COLUMNS>));
+    }
     launch(sums,
            Access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(), aligned_results(sums),
-                  slices.depth},
-           dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices.count));
-  });
+                  slices.depth, in_cluster},
+           shape);
+  };
+  if (count > 1 && folding.prefers_cluster() && has_clusters())
+    start(p, true);
+  else
+    with_slices(p, slices.count, stream, [&](const auto& sums) { start(sums, false); });
 }
 
 }  // namespace lockstep::kernels::cuda

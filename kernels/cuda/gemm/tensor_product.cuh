@@ -104,8 +104,8 @@ __device__ __forceinline__ void store_products(const GemmProblem<T, C>& p, std::
   }
 }
 
-/// The kernel of one block. blockIdx.x: the tile; blockIdx.y: the slice of K, whose sums go to the
-/// y-th matrix in p.c.
+/// The kernel of one block. blockIdx.x: the tile; blockIdx.y: the slice of K, which meets the others
+/// in the cluster, or whose sums go to the y-th matrix in p.c.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
 __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Element, C> p,
                                                const Access& access) {
@@ -168,8 +168,22 @@ __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Elemen
   }
   cp_async_wait<0>();
 
-  take_slice(p);
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (access.in_cluster)
+    return meet_in_cluster<Tile>(p, row0, column0, access.c, [&](auto& sums) {
+#pragma unroll
+      for (int i = 0; i < WARP / 16; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {  // places of sums: device_intrinsics.h
+          const int r = row + i * 16 + half * 8 + lane / 4;
+          if (sums_rows && lane % 4 == 0) sums.rows[r] = row_sum[i][half * 2];
+#pragma unroll
+          for (int j = 0; j < WARP / 8; ++j)
+            *reinterpret_cast<float2*>(&sums.tile[r][column + j * 8 + lane % 4 * 2]) =
+                make_float2(sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
+        }
+    });
+  take_slice(p);
   if (sums_rows && lane % 4 == 0)
 #pragma unroll
     for (int i = 0; i < WARP / 16; ++i) {

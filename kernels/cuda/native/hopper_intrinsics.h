@@ -1,12 +1,13 @@
 #pragma once
 /// What a Hopper GPU (sm_90a) has and CUDA C++ cannot say: the bulk tensor copy engine (TMA), the
 /// barriers that count its bytes (mbarrier), matrix products issued by 128 threads at once (wgmma),
-/// clusters of blocks, and registers that move between warps. One small function per instruction.
+/// and registers that move between warps. Clusters: cluster_intrinsics.h. One small function each.
 /// This is the real thing, in inline PTX; builds with the simulator find a header of the same name
 /// in simt/include, which does the same in plain C++. Section numbers are those of NVIDIA's PTX
 /// ISA, version 9.0. What the panels of the copies and products are:
 /// kernels/cuda/gemm/hopper/panels.cuh.
 
+#include <cluster_intrinsics.h>
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,21 +17,6 @@
 #include <cstdint>
 
 namespace hopper {
-
-// ---- clusters: blocks that run side by side and reach each other's shared memory ---------------
-
-/// This block's number within its cluster.
-__device__ inline std::uint32_t cluster_rank() {
-  std::uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-/// A barrier of all threads of all blocks of the cluster (9.7.13.3); it may be reached by a warp's
-/// threads one after another, since `.aligned` is absent.
-__device__ inline void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
 
 // ---- mbarrier (9.7.13.15) ----------------------------------------------------------------------
 //

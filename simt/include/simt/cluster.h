@@ -50,4 +50,8 @@ inline std::byte* shared_at(unsigned rank, std::uint32_t address, std::size_t by
   return address < shared_base || offset + bytes > memory.bytes ? nullptr : memory.data + offset;
 }
 
+/// ld.shared::cluster: where `bytes` aligned bytes are that lie in block `rank` at the place of
+/// `shared` in this one; fails the thread if there are none.
+const void* shared_in_block(const void* shared, std::size_t bytes, unsigned rank);
+
 }  // namespace simt::detail

@@ -72,7 +72,7 @@ class Registers {
 
   std::uint64_t cluster_ = 0;
   int free_ = 0, wanted_ = 0;
-  std::array<int, 1024> held_{};  ///< by thread of the cluster
+  std::array<int, 4096> held_{};  ///< by thread of the cluster (limits::cluster_threads)
 };
 
 }  // namespace simt::detail

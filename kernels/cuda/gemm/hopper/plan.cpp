@@ -18,8 +18,8 @@
 ///   flat            256        16 KiB          373         256       1112   1624
 ///   small           128        16 KiB          373         256        856   1112
 ///
-/// Slices cost a second kernel, and their sums' way to memory and back; matrices that must be
-/// turned over cost a kernel and the same way.
+/// Slices cost what their cluster takes to add them up (Folding, in slice_plan.h). Matrices that
+/// must be turned over cost a kernel, and their way to memory and back.
 ///
 /// What a launch costs, and the speed of the kernel that turns matrices over, are from times on an
 /// H100 that no document holds.
@@ -67,18 +67,25 @@ std::int64_t turning_cycles(const HopperSizes& s) {
 
 }  // namespace
 
+Slices hopper_slices(const HopperPlan& plan, std::int64_t k_blocks) {
+  const int most = most_in_cluster / hopper_shape(plan.tile).cluster;
+  return cut_depth(k_blocks, std::min(plan.slices, most), 1, 1);
+}
+
 std::int64_t hopper_cycles(const HopperSizes& s, const HopperPlan& plan) {
   const HopperShape shape = hopper_shape(plan.tile);
-  const auto [depth, slices] = cut_depth(blocks_of_k(s), plan.slices, 1, 1);
-  const std::int64_t blocks = divide_up(s.m, shape.rows * shape.cluster) * shape.cluster *
-                              divide_up(s.n, shape.columns) * slices;
+  const auto [depth, slices] = hopper_slices(plan, blocks_of_k(s));
+  const std::int64_t tiles =
+      divide_up(s.m, shape.rows * shape.cluster) * shape.cluster * divide_up(s.n, shape.columns);
+  const std::int64_t blocks = tiles * slices;
   const std::int64_t rounds = divide_up(blocks, H100::processors);
-  const std::int64_t tile_end =
-      600 + std::int64_t{shape.rows} * shape.columns * (slices > 1 ? 4 : s.result_bytes) / 32;
+  const std::int64_t results = std::int64_t{shape.rows} * shape.columns;
+  const std::int64_t tile_end = 600 + results / slices * s.result_bytes / 32;
   const std::int64_t ends = divide_up(rounds, shape.blocks) * tile_end;
   const std::int64_t products = rounds * depth * block_cycles(shape, blocks) + ends;
-  return hopper_start + std::max(products, memory_cycles(s)) + folding_cycles(s.m, s.n, slices) +
-         turning_cycles(s);
+  const Folding folding{s.m, s.n, slices, tiles, results};
+  return hopper_start + std::max(products, memory_cycles(s)) +
+         (slices > 1 ? folding.in_cluster() : 0) + turning_cycles(s);
 }
 
 Estimate twin_plan(const HopperSizes& s) {
@@ -94,7 +101,7 @@ HopperEstimate hopper_plan(const HopperSizes& s) {
        {HopperTile::wide, HopperTile::square, HopperTile::flat, HopperTile::small})
     for (const int slices : {1, 2, 3, 4, 6, 8}) {
       const bool too_short = blocks_of_k(s) < slices * shortest_slice;
-      if (slices > 1 && (too_short || slices * s.m * s.n > most_slice_sums)) break;
+      if (slices > 1 && (too_short || slices * hopper_shape(tile).cluster > most_in_cluster)) break;
       const HopperPlan plan{tile, slices};
       const std::int64_t cycles = hopper_cycles(s, plan);
       if (cycles < best.cycles) best = {plan, cycles};

@@ -38,6 +38,9 @@ struct HopperPlan {
   bool operator==(const HopperPlan&) const = default;
 };
 
+/// How k is cut, in blocks of 128 bytes: the slices of a tile meet in one cluster.
+Slices hopper_slices(const HopperPlan& plan, std::int64_t k_blocks);
+
 /// What the choice depends on.
 struct HopperSizes {
   std::int64_t m, n, k;

@@ -27,13 +27,15 @@ constexpr int k_width = hw::ROW_BYTES / sizeof(T);
 /// outer) of the matrix in memory.
 template <class Tile, int width, bool a_mn_major, bool b_mn_major>
 __device__ void produce(Ring<Tile>& ring, const CUtensorMap& a, const CUtensorMap& b,
-                        const Extent& extent, int rank) {
+                        const Extent& extent, const ClusterPlace& in_cluster) {
   constexpr int own_panels_b = Tile::PANELS_B / Tile::CLUSTER;  // other blocks send theirs here
-  constexpr std::uint16_t everybody = (1 << Tile::CLUSTER) - 1;
+  const auto everybody =
+      static_cast<std::uint16_t>(((1 << Tile::CLUSTER) - 1) << in_cluster.slice * Tile::CLUSTER);
   const Schedule<Tile> schedule(extent);
   RingPlace<Tile::STAGES> place;
-  for (int i = blockIdx.x / Tile::CLUSTER; i < schedule.count(); i += gridDim.x / Tile::CLUSTER) {
-    const Work work = schedule.work(i, rank);
+  const int clusters = gridDim.x / in_cluster.blocks;
+  for (int i = blockIdx.x / in_cluster.blocks; i < schedule.count(); i += clusters) {
+    const Work work = schedule.work(i, in_cluster);
     for (int k_block = work.first_k_block; k_block < work.end_k_block; ++k_block, place.advance()) {
       // In the first round no consumer has read anything yet: phase "-1" is taken for complete.
       hw::wait(ring.empty[place.stage], place.parity ^ 1);
@@ -48,7 +50,7 @@ __device__ void produce(Ring<Tile>& ring, const CUtensorMap& a, const CUtensorMa
       }
 #pragma unroll
       for (int own = 0; own < own_panels_b; ++own) {
-        const int panel = rank * own_panels_b + own;
+        const int panel = in_cluster.member * own_panels_b + own;
         const int column = work.column + panel * hw::PANEL_ROWS;
         const int inner = b_mn_major ? column : at_k, outer = b_mn_major ? at_k : column;
         if constexpr (Tile::CLUSTER > 1)
@@ -60,11 +62,11 @@ __device__ void produce(Ring<Tile>& ring, const CUtensorMap& a, const CUtensorMa
   }
 }
 
-/// This warp has read a stage: it says so in every block, for each sends to all.
+/// This warp has read a stage: it says so in every block of its slice, for each sends to all.
 template <class Tile>
-__device__ __forceinline__ void release(Ring<Tile>& ring, int stage) {
+__device__ __forceinline__ void release(Ring<Tile>& ring, int stage, int slice) {
   const std::uint32_t lane = threadIdx.x % 32;
-  if (lane < Tile::CLUSTER) hw::arrive_in_block(ring.empty[stage], lane);
+  if (lane < Tile::CLUSTER) hw::arrive_in_block(ring.empty[stage], slice * Tile::CLUSTER + lane);
 }
 
 /// sum = the products of a part of the work, by one warpgroup: 64 rows of the block's tile of A
@@ -72,7 +74,7 @@ __device__ __forceinline__ void release(Ring<Tile>& ring, int stage) {
 template <class Tile, class T, bool a_mn_major, bool b_mn_major>
 __device__ void multiply(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_major>& rows,
                          bool sums_rows, Ring<Tile>& ring, const Work& work,
-                         RingPlace<Tile::STAGES>& place, int consumer) {
+                         RingPlace<Tile::STAGES>& place, int slice, int consumer) {
   constexpr int steps = hw::ROW_BYTES / 32;  // wgmmas over the k of one stage
 #pragma unroll
   for (int j = 0; j < Tile::N / 8; ++j)
@@ -96,50 +98,74 @@ __device__ void multiply(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_major>&
     if (sums_rows) rows.add(stage.a[consumer], threadIdx.x / 32 % 4);
     // The tensor cores go on with this block while we see that the one before is finished.
     hw::wait_products<1>();
-    if (k_block > work.first_k_block) release(ring, before);
+    if (k_block > work.first_k_block) release(ring, before, slice);
     before = place.stage;
   }
   hw::wait_products<0>();
   hw::pin(sum);
-  release(ring, before);
+  release(ring, before, slice);
+}
+
+/// A cluster adds up the slices of its tile, which is its only one: each block's sums go where its
+/// operands were. All threads of the cluster meet three times, the last time at the kernel's end.
+template <class Tile, class T, bool a_mn_major, class C>
+__device__ void meet_in_cluster(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_major>& rows,
+                                bool sums_rows, Ring<Tile>& ring, const Output<C>& out,
+                                const Work& work, const ClusterPlace& in_cluster, int consumer) {
+  hw::cluster_sync();  // all operands have been read
+  auto& sums = reinterpret_cast<TileSums<Tile>&>(ring.stages);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  if (sums_rows)
+    each_row(rows, warp,
+             [&](int row, float row_sum) { sums.rows[consumer * hw::PANEL_ROWS + row] = row_sum; });
+#pragma unroll
+  for (int j = 0; j < Tile::N / 8; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = consumer * hw::PANEL_ROWS + warp * 16 + half * 8 + lane / 4;
+      *reinterpret_cast<float2*>(&sums.tile[row][j * 8 + lane % 4 * 2]) =
+          make_float2(sum[j][half * 2], sum[j][half * 2 + 1]);
+    }
+  hw::cluster_sync();
+  const SlicesInCluster slices{out.extent.slices, in_cluster.member, Tile::CLUSTER,
+                               in_cluster.slice};
+  fold_in_cluster<Tile::CONSUMERS * 128>(out.problem, sums, slices, work.row, work.column,
+                                         consumer * 128 + static_cast<int>(threadIdx.x) % 128,
+                                         out.quads);
 }
 
 /// A warpgroup computes its 64 rows of each of the block's tiles.
 template <class Tile, class T, bool a_mn_major, bool b_mn_major, class C>
-__device__ void consume(Shared<Tile, C>& shared, const Output<C>& out, int rank, int consumer) {
+__device__ void consume(Shared<Tile, C>& shared, const Output<C>& out,
+                        const ClusterPlace& in_cluster, int consumer) {
   const int warp = threadIdx.x / 32 % 4;  // of its warpgroup
   const int own = consumer * 4 + warp;
   const Schedule<Tile> schedule(out.extent);
   RingPlace<Tile::STAGES> place;
-  for (int i = blockIdx.x / Tile::CLUSTER; i < schedule.count(); i += gridDim.x / Tile::CLUSTER) {
-    const Work work = schedule.work(i, rank);
+  const int clusters = gridDim.x / in_cluster.blocks;
+  for (int i = blockIdx.x / in_cluster.blocks; i < schedule.count(); i += clusters) {
+    const Work work = schedule.work(i, in_cluster);
+    const int row = work.row + consumer * hw::PANEL_ROWS;
+    const auto& p = out.problem;
     Bias<Tile> bias;
-    if (out.bias != nullptr) bias.fetch(out, work.column);
+    if (p.bias != nullptr) bias.fetch(out, work.column);
     hw::Accumulators<Tile::N> sum;
     RowSums<T, a_mn_major> rows;
-    const bool sums_rows = out.row_sums != nullptr && work.column == 0;
+    const bool sums_rows = p.row_sums != nullptr && work.column == 0;
     multiply<Tile, T, a_mn_major, b_mn_major>(sum, rows, sums_rows, shared.ring, work, place,
-                                              consumer);
-    if (sums_rows) store(rows, out, work.slice, work.row + consumer * hw::PANEL_ROWS, warp);
-    if (out.bias != nullptr) bias.spread(shared.bias[own]);
-    C* const c = out.c + work.slice * (std::int64_t{out.extent.m} * out.extent.n);
-    store<Tile>(sum, shared.patches[own], shared.bias[own], out, c,
-                work.row + consumer * hw::PANEL_ROWS + warp * 16, work.column);
+                                              in_cluster.slice, consumer);
+    if (out.extent.slices > 1)
+      return meet_in_cluster(sum, rows, sums_rows, shared.ring, out, work, in_cluster, consumer);
+    if (sums_rows)
+      each_row(rows, warp, [&](int r, float row_sum) { store_row_sum(p, row + r, row_sum); });
+    if (p.bias != nullptr) bias.spread(shared.bias[own]);
+    store<Tile>(sum, shared.patches[own], shared.bias[own], out, row + warp * 16, work.column);
   }
 }
 
-/// A barrier of all threads of a cluster, however small.
-template <class Tile>
-__device__ void sync_all() {
-  if constexpr (Tile::CLUSTER > 1)
-    hw::cluster_sync();
-  else
-    __syncthreads();
-}
-
-/// c (m, n) (+)= op(A) op(B) + bias, or slices of it; `a` and `b` describe the matrices as they lie
-/// in memory, boxes are panels. As many blocks as fit the GPU take tile after tile. Panels come by
-/// TMA; products by wgmma.
+/// c (m, n) (+)= op(A) op(B) + bias; `a` and `b` describe the matrices as they lie in memory, boxes
+/// are panels. As many blocks as fit the GPU take tile after tile; with slices of k there is a
+/// cluster for each tile. Panels come by TMA; products by wgmma.
 template <class Tile, class T, bool transpose_a, bool transpose_b, class C>
 __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
     hopper_product_kernel(const __grid_constant__ CUtensorMap a,
@@ -148,7 +174,10 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
   constexpr bool a_mn_major = transpose_a;
   constexpr bool b_mn_major = !transpose_b;
   Shared<Tile, C>& shared = shared_memory<Tile, C>();
-  const int rank = Tile::CLUSTER > 1 ? hw::cluster_rank() : 0;
+  const int slices = out.extent.slices;
+  const bool alone = Tile::CLUSTER == 1 && slices == 1;
+  const int rank = alone ? 0 : hw::cluster_rank();
+  const ClusterPlace in_cluster{rank / Tile::CLUSTER, rank % Tile::CLUSTER, Tile::CLUSTER * slices};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::STAGES; ++stage) {
       hw::init(shared.ring.full[stage], 1);
@@ -157,21 +186,22 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
     hw::fence_init();
   }
   __syncwarp();
-  sync_all<Tile>();
+  alone ? __syncthreads() : hw::cluster_sync();
 
   // From thread 0 of the warp, so that the compiler knows: all its threads have the same value.
   const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
     if constexpr (Tile::MOVES_REGISTERS) hw::give_registers<Tile::PRODUCER_REGISTERS>();
     if (threadIdx.x == 0)
-      produce<Tile, k_width<T>, a_mn_major, b_mn_major>(shared.ring, a, b, out.extent, rank);
+      produce<Tile, k_width<T>, a_mn_major, b_mn_major>(shared.ring, a, b, out.extent, in_cluster);
     __syncwarp();
+    if (slices > 1) hw::cluster_sync(), hw::cluster_sync();  // of meet_in_cluster
   } else {
     if constexpr (Tile::MOVES_REGISTERS) hw::take_registers<Tile::CONSUMER_REGISTERS>();
-    consume<Tile, T, a_mn_major, b_mn_major>(shared, out, rank, warpgroup - 1);
+    consume<Tile, T, a_mn_major, b_mn_major>(shared, out, in_cluster, warpgroup - 1);
   }
-  // No block leaves while a neighbour may still write to its shared memory.
-  if constexpr (Tile::CLUSTER > 1) hw::cluster_sync();
+  // No block leaves while a neighbour may still write to its shared memory, or read there.
+  if (!alone) hw::cluster_sync();
 }
 
 // ---- host --------------------------------------------------------------------------------------
@@ -212,27 +242,19 @@ CUtensorMap tensor_map(const T* matrix, std::int64_t rows, std::int64_t inner, s
   return map;
 }
 
-/// An attribute of the current device.
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0;
-  int value = 0;
-  lockstep::cuda::call("gemm_hopper", "cudaGetDevice", cudaGetDevice(&device));
-  lockstep::cuda::call("gemm_hopper", "cudaDeviceGetAttribute",
-                       cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
-/// Starts the kernel: as many blocks as the GPU has room for, or as there is work.
+/// Starts the kernel: as many blocks as the GPU has room for, or as there is work. A cluster that
+/// adds up slices has one tile, for its sums take the place of operands.
 template <class Tile, class T, bool transpose_a, bool transpose_b, class C>
 void launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const Output<C>& out,
                   cudaStream_t stream) {
   const int room = device_attribute(cudaDevAttrMultiProcessorCount) * Tile::BLOCKS / Tile::CLUSTER;
-  const int clusters = std::min(room, Schedule<Tile>(out.extent).count());
+  const int tiles = Schedule<Tile>(out.extent).count(), slices = out.extent.slices;
+  const unsigned cluster = Tile::CLUSTER * slices;
   lockstep::cuda::launch<hopper_product_kernel<Tile, T, transpose_a, transpose_b, C>>(
-      {.grid = static_cast<unsigned>(clusters * Tile::CLUSTER),
+      {.grid = (slices > 1 ? tiles : std::min(room, tiles)) * cluster,
        .block = Tile::THREADS,
        .shared_bytes = shared_bytes<Tile, C>,
-       .cluster = Tile::CLUSTER},
+       .cluster = cluster},
       stream, a, b, out);
 }
 
@@ -241,23 +263,33 @@ template <class T, bool transpose_a, bool transpose_b, class C>
 void run_plan(const GemmProblem<T, C>& p, const CUtensorMap& a, const CUtensorMap& b,
               const HopperPlan& plan, cudaStream_t stream) {
   const std::int64_t k_blocks = tiles(p.k, k_width<T>);
-  const Slices slices = cut_depth(k_blocks, plan.slices, 1, 1);  // as hopper_cycles does
-  with_slices(p, slices.count, stream, [&](const auto& q) {
-    const Extent extent{static_cast<int>(q.m), static_cast<int>(q.n), static_cast<int>(k_blocks),
-                        slices.count, static_cast<int>(slices.depth)};
-    const Output out{q.c,        q.bias,     q.accumulate,          q.relu,
-                     q.positive, q.row_sums, q.accumulate_row_sums, extent};
-    const auto start = [&]<HopperTile tile>(std::integral_constant<HopperTile, tile>) {
-      launch_tiles<HopperTiling<tile>, T, transpose_a, transpose_b>(a, b, out, stream);
-    };
-    switch (plan.tile) {
-      case HopperTile::wide: return start(std::integral_constant<HopperTile, HopperTile::wide>{});
-      case HopperTile::square:
-        return start(std::integral_constant<HopperTile, HopperTile::square>{});
-      case HopperTile::flat: return start(std::integral_constant<HopperTile, HopperTile::flat>{});
-      case HopperTile::small: return start(std::integral_constant<HopperTile, HopperTile::small>{});
-    }
-  });
+  const Slices slices = hopper_slices(plan, k_blocks);
+  const Output<C> out{{.m = p.m,
+                       .n = p.n,
+                       .k = p.k,
+                       .a = nullptr,
+                       .transpose_a = transpose_a,
+                       .b = nullptr,
+                       .transpose_b = transpose_b,
+                       .c = p.c,
+                       .accumulate = p.accumulate,
+                       .bias = p.bias,
+                       .relu = p.relu,
+                       .positive = p.positive,
+                       .row_sums = p.row_sums,
+                       .accumulate_row_sums = p.accumulate_row_sums},
+                      aligned_results(p),
+                      {static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(k_blocks),
+                       slices.count, static_cast<int>(slices.depth)}};
+  const auto start = [&]<HopperTile tile>(std::integral_constant<HopperTile, tile>) {
+    launch_tiles<HopperTiling<tile>, T, transpose_a, transpose_b>(a, b, out, stream);
+  };
+  switch (plan.tile) {
+    case HopperTile::wide: return start(std::integral_constant<HopperTile, HopperTile::wide>{});
+    case HopperTile::square: return start(std::integral_constant<HopperTile, HopperTile::square>{});
+    case HopperTile::flat: return start(std::integral_constant<HopperTile, HopperTile::flat>{});
+    case HopperTile::small: return start(std::integral_constant<HopperTile, HopperTile::small>{});
+  }
 }
 
 }  // namespace

@@ -80,20 +80,13 @@ struct RowSums<T, false> {
   __device__ int finish(int) { return -1; }
 };
 
-/// Stores those of the 64 rows from `first` on.
-template <class T, bool mn_major, class C>
-__device__ __forceinline__ void store(RowSums<T, mn_major>& sums, const Output<C>& out, int slice,
-                                      int first, int warp) {
+/// put(row of the panel, its sum) for those that a lane has in the end.
+template <class T, bool mn_major, class Put>
+__device__ __forceinline__ void each_row(RowSums<T, mn_major>& sums, int warp, Put&& put) {
   const int own = sums.finish(warp);
   if (own < 0) return;
 #pragma unroll
-  for (int i = 0; i < RowSums<T, mn_major>::ROWS; ++i) {
-    const int row = first + own + i;
-    if (row >= out.extent.m) return;
-    C& to = out.row_sums[std::int64_t{slice} * out.extent.m + row];
-    const float before = out.accumulate_row_sums ? static_cast<float>(to) : 0;
-    to = static_cast<C>(sums.sum[i] + before);
-  }
+  for (int i = 0; i < RowSums<T, mn_major>::ROWS; ++i) put(own + i, sums.sum[i]);
 }
 
 }  // namespace

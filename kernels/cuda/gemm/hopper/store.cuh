@@ -24,7 +24,8 @@ struct Bias {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < Tile::N / 32; ++i)
-      if (column + 32 * i + lane < out.extent.n) values[i] = out.bias[column + 32 * i + lane];
+      if (column + 32 * i + lane < out.extent.n)
+        values[i] = out.problem.bias[column + 32 * i + lane];
   }
 
   /// To shared memory, where all lanes find all columns.
@@ -47,7 +48,6 @@ struct Writer {
   Patch<C>& patch;
   const float (&bias)[Tile::N];
   const Output<C>& out;
-  C* c;
   int row, column;
   const C* read;          ///< the matrix of c's shape that is read, or null
   uint4 fetched[CHUNKS];  ///< what is read of it for the next patch
@@ -102,20 +102,20 @@ struct Writer {
   template <int first>
   __device__ __forceinline__ void write_patch(hw::Accumulators<Tile::N>& sum) {
     __syncwarp();  // the patch before this one has been read
-    if (out.accumulate)
+    if (out.problem.accumulate)
       with_fetched<first>(sum, [](float& left, float& right, float2 former) {
         left += former.x, right += former.y;
       });
-    if (out.bias != nullptr)
+    if (out.problem.bias != nullptr)
       each_pair<first>(sum, [this](const Pair&, int at, float& left, float& right) {
         const float2 both = *reinterpret_cast<const float2*>(&bias[at]);
         left += both.x, right += both.y;
       });
-    if (out.relu)
+    if (out.problem.relu)
       each_pair<first>(sum, [](const Pair&, int, float& left, float& right) {
         left = where_positive(left, left), right = where_positive(right, right);
       });
-    if (out.positive != nullptr)
+    if (out.problem.positive != nullptr)
       with_fetched<first>(sum, [](float& left, float& right, float2 positive) {
         left = where_positive(positive.x, left), right = where_positive(positive.y, right);
       });
@@ -123,7 +123,7 @@ struct Writer {
       staged = Element<C>::pair(make_float2(left, right));
     });
     __syncwarp();
-    each_chunk(c, first, [](int, const uint4& staged, uint4* to) {
+    each_chunk(out.problem.c, first, [](int, const uint4& staged, uint4* to) {
       if (to) *to = staged;
     });
   }
@@ -139,9 +139,9 @@ struct Writer {
 
 template <class Tile, class C>
 __device__ void store(hw::Accumulators<Tile::N>& sum, Patch<C>& patch, const float (&bias)[Tile::N],
-                      const Output<C>& out, C* c, int row, int column) {
-  const C* const read = out.accumulate ? c : out.positive;
-  Writer<Tile, C> writer{patch, bias, out, c, row, column, read, {}};
+                      const Output<C>& out, int row, int column) {
+  const C* const read = out.problem.accumulate ? out.problem.c : out.problem.positive;
+  Writer<Tile, C> writer{patch, bias, out, row, column, read, {}};
   writer.write(sum, std::make_integer_sequence<int, Tile::N / Patch<C>::columns>{});
 }
 

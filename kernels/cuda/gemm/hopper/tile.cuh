@@ -4,6 +4,7 @@
 
 #include <cudaTypedefs.h>
 
+#include "lockstep/kernels/cuda/gemm/cluster_fold.cuh"
 #include "lockstep/kernels/cuda/gemm/hopper/panels.cuh"
 #include "lockstep/kernels/cuda/gemm/hopper/plan.h"
 
@@ -72,7 +73,7 @@ struct Patch {
   alignas(16) C rows[16][columns + 8];
 };
 
-/// Where operands arrive, and are read.
+/// Where operands arrive, and are read. Sums of slices lie there when all have been read.
 template <class Tile>
 struct Ring {
   Stage<Tile> stages[Tile::STAGES];  ///< at a multiple of 1024, see hopper/panels.cuh
@@ -88,6 +89,9 @@ struct Shared {
   alignas(16) float bias[Tile::CONSUMER_WARPS][Tile::N];
 };
 
+template <class Tile>
+using TileSums = ClusterSums<Tile::M, Tile::N>;
+
 /// With what it takes to move the beginning to a multiple of 1024.
 template <class Tile, class C>
 constexpr std::size_t shared_bytes = sizeof(Shared<Tile, C>) + 1024;
@@ -97,6 +101,13 @@ template <class Tile>
 constexpr bool fits = Tile::BLOCKS*(shared_bytes<Tile, float> + 1024) <= 228 << 10;
 static_assert(fits<HopperTiling<HopperTile::wide>> && fits<HopperTiling<HopperTile::square>> &&
               fits<HopperTiling<HopperTile::flat>> && fits<HopperTiling<HopperTile::small>>);
+
+template <class Tile>
+constexpr bool sums_fit = sizeof(TileSums<Tile>) <= sizeof(Stage<Tile>[Tile::STAGES]);
+static_assert(sums_fit<HopperTiling<HopperTile::wide>> &&
+              sums_fit<HopperTiling<HopperTile::square>> &&
+              sums_fit<HopperTiling<HopperTile::flat>> &&
+              sums_fit<HopperTiling<HopperTile::small>>);
 
 template <class Tile, class C>
 __device__ Shared<Tile, C>& shared_memory() {
@@ -126,28 +137,30 @@ struct Extent {
 };
 
 /// Where results go, and what the epilogue reads (GemmProblem). n is a multiple of 16 bytes, and
-/// matrices begin at one. Each slice has an (m, n) matrix of its own at c, and (m,) at row_sums.
+/// matrices begin at one.
 template <class C>
 struct Output {
-  C* c;
-  const float* bias;
-  bool accumulate, relu;
-  const C* positive;
-  C* row_sums;
-  bool accumulate_row_sums;
+  GemmProblem<C> problem;  ///< without its factors
+  bool quads;              ///< aligned_results(problem)
   Extent extent;
+};
+
+/// A block's place in its cluster. Of each slice of a tile there are Tile::CLUSTER blocks.
+struct ClusterPlace {
+  int slice, member;
+  int blocks;  ///< of the cluster
 };
 
 /// A part of the work: a block's tile of c, and the blocks of k to be summed up.
 struct Work {
   int row, column;  ///< the first ones of the block's tile
-  int slice, first_k_block, end_k_block;
+  int first_k_block, end_k_block;
 };
 
 /// The order of the work. A cluster's tile is CLUSTER * M x N: rows for each of its blocks. 8 of
 /// them make a band; tiles are numbered down the columns of a band, band after band. So the
 /// clusters that work at a time read about as many rows of A as columns of B: the fewest bytes for
-/// so many tiles, and most of them from the L2 cache. Slices come one after another.
+/// so many tiles, and most of them from the L2 cache. The slices of a tile share a cluster.
 template <class Tile>
 struct Schedule {
   static constexpr int band = 8, height = Tile::CLUSTER * Tile::M;
@@ -156,17 +169,16 @@ struct Schedule {
 
   __host__ __device__ explicit Schedule(const Extent& e)
       : extent(e), rows((e.m - 1) / height + 1), columns((e.n - 1) / Tile::N + 1) {}
-  __host__ __device__ int count() const { return rows * columns * extent.slices; }
+  __host__ __device__ int count() const { return rows * columns; }
 
-  /// The i-th part for block `rank` of a cluster.
-  __device__ Work work(int i, int rank) const {
-    const int slice = i / (rows * columns), tile = i % (rows * columns);
-    const int first = tile / (band * columns) * band;
+  /// The i-th tile's part for a block.
+  __device__ Work work(int i, const ClusterPlace& place) const {
+    const int first = i / (band * columns) * band;
     const int in_band = min(band, rows - first);
-    const int within = tile % (band * columns);
-    const int row = (first + within % in_band) * Tile::CLUSTER + rank;
-    const int begin = slice * extent.slice_k_blocks;
-    return {row * Tile::M, within / in_band * Tile::N, slice, begin,
+    const int within = i % (band * columns);
+    const int row = (first + within % in_band) * Tile::CLUSTER + place.member;
+    const int begin = place.slice * extent.slice_k_blocks;
+    return {row * Tile::M, within / in_band * Tile::N, begin,
             min(begin + extent.slice_k_blocks, extent.k_blocks)};
   }
 };
