@@ -43,8 +43,10 @@ Values naive_product(const Tensor& a, bool ta, const Tensor& b, bool tb, std::in
 }  // namespace
 
 TEST_CASE_TEMPLATE("matmul agrees with three loops", T, float, double) {
-  const std::int64_t sizes[][3] = {{1, 1, 1},  {2, 3, 4},    {1, 7, 5},    {5, 1, 7},   {7, 5, 1},
-                                   {3, 3, 17}, {32, 10, 64}, {33, 65, 31}, {64, 64, 64}};
+  const std::int64_t
+      sizes[][3] = {{1, 1, 1},    {2, 3, 4},    {1, 7, 5},    {5, 1, 7},
+                    {7, 5, 1},    {3, 3, 17},   {32, 10, 64}, {33, 65, 31},
+                    {64, 64, 64}, {24, 512, 9}, {30, 1024, 5}};  // rows of b 2 and 4 KiB apart
   for (const auto& [m, n, k] : sizes)
     for (const bool ta : {false, true})
       for (const bool tb : {false, true}) {

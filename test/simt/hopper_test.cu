@@ -68,6 +68,64 @@ TEST_CASE("clusters: static shared memory is refused") {
         cudaErrorNotSupported);
 }
 
+enum class Read { of_neighbour, of_no_block, beyond_the_end, unaligned, after_the_end };
+
+/// Each block leaves 4 numbers for each thread, and reads what the next block has.
+template <Read read>
+__global__ void neighbour_sums_kernel(float* out) {
+  auto* const own = dynamic_shared<float4>();
+  const unsigned thread = threadIdx.x, block = hopper::cluster_rank(), next = (block + 1) % 3;
+  const auto number = static_cast<float>(100 * block + thread);
+  own[thread] = make_float4(number, number + 0.25f, number + 0.5f, number + 0.75f);
+  hopper::cluster_sync();
+  if (read == Read::after_the_end && block == 1) return;
+  const auto* const floats = reinterpret_cast<const float*>(own + thread);
+  const float4 all = read == Read::of_no_block      ? hopper::read_in_block(own, 3)
+                     : read == Read::beyond_the_end ? hopper::read_in_block(own + 32, next)
+                     : read == Read::unaligned
+                         ? hopper::read_in_block(reinterpret_cast<const float4*>(floats + 1), next)
+                         : hopper::read_in_block(own + thread, next);
+  out[(block * 32 + thread) * 2] = all.x + all.w;
+  out[(block * 32 + thread) * 2 + 1] = hopper::read_in_block(floats + 2, next);
+  if (read != Read::after_the_end) hopper::cluster_sync();
+}
+
+TEST_CASE("clusters: a block reads the shared memory of another") {
+  const Shape shape{.grid = 3, .block = 32, .shared_bytes = 512, .cluster = 3};
+  const Device<float> out(192);
+  for (const Config& config : every_order()) {
+    const Settings settings(hopper(config));
+    launch(neighbour_sums_kernel<Read::of_neighbour>, shape, nullptr, out);
+    const std::vector<float> sums = out.read();
+    for (int i = 0; i < 96; ++i) {
+      const auto number = static_cast<float>((i / 32 + 1) % 3 * 100 + i % 32);
+      CHECK(sums[2 * i] == 2 * number + 0.75f);
+      CHECK(sums[2 * i + 1] == number + 0.5f);
+    }
+  }
+  const Settings settings(hopper());
+  const auto report = [&](auto kernel) { return report_of(kernel, shape, out); };
+  CHECK(contains(report(neighbour_sums_kernel<Read::of_no_block>),
+                 "ld.shared::cluster of block 3 of a cluster of 3"));
+  CHECK(contains(report(neighbour_sums_kernel<Read::beyond_the_end>),
+                 "ld.shared::cluster of what is not 16 aligned bytes of shared memory"));
+  CHECK(contains(report(neighbour_sums_kernel<Read::unaligned>),
+                 "ld.shared::cluster of what is not 16 aligned bytes of shared memory"));
+  const Settings last_block_first(hopper(in_order(Order::descending)));
+  CHECK(contains(report(neighbour_sums_kernel<Read::after_the_end>),
+                 "ld.shared::cluster of a block that ended"));
+}
+
+TEST_CASE("clusters: up to 4,096 threads") {
+  const Settings settings(hopper());
+  const Device<int> out(8);
+  launch(where_kernel, {.grid = 8, .block = 512, .cluster = 8}, nullptr, out);
+  const std::vector<int> ranks = out.read();
+  for (int i = 0; i < 8; ++i) CHECK(ranks[i] == i);
+  CHECK(try_launch(where_kernel, {.grid = 8, .block = 544, .cluster = 8}, nullptr, out) ==
+        cudaErrorNotSupported);
+}
+
 enum class Bug {
   none,
   no_fence,

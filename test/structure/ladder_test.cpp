@@ -1,4 +1,5 @@
-// What the pages of docs/ladder quote of docs/counters.md stands there.
+// What the pages of docs/ladder quote of docs/counters.md stands there, and so do the lines of the
+// sources that pages show in sessions of gdb.
 
 #include <doctest/doctest.h>
 
@@ -68,6 +69,69 @@ int check_table_row(const Cells& headings, const Cells& cells, const Counted& al
   return checked;
 }
 
+/// "kernels/cuda/gemm/03_shared.cu" for "03_shared.cu"; "" unless it is one file.
+std::string file_named(const std::string& name) {
+  std::string found;
+  for (const std::string& file : files_of_tree())
+    if (("/" + file).ends_with("/" + name)) {
+      if (!found.empty()) return "";
+      found = file;
+    }
+  return found;
+}
+
+std::string without_indent(const std::string& line) {
+  const std::size_t first = line.find_first_not_of(" \t");
+  return first == line.npos ? "" : line.substr(first);
+}
+
+/// A place in the sources: "03_shared.cu:54".
+struct Place {
+  std::string file, line;
+
+  auto operator<=>(const Place&) const = default;
+};
+
+struct Session {
+  std::vector<Place> breaks;
+  std::map<Place, std::string> shown;  ///< what gdb prints of the source, without indent
+};
+
+/// The sessions of a page: blocks of code with gdb's prompt. gdb shows "54  statement", of the file
+/// that it was told of, or told, last.
+std::vector<Session> sessions_of(const std::vector<std::string>& page) {
+  static const std::regex place(R"((break|list|at) (?:\w+/)*(\w+\.cuh?):(\d+))");
+  static const std::regex source(R"((\d+)(\t|  )(.+))");
+  std::vector<Session> sessions;
+  bool inside = false;
+  std::string file;
+  for (const std::string& line : page) {
+    std::smatch found;
+    if (line.starts_with("```")) {
+      inside = false;
+    } else if (line.starts_with("(gdb)") && !inside) {
+      inside = true;
+      file = "";
+      sessions.emplace_back();
+    }
+    if (!inside) continue;
+    if (std::regex_search(line, found, place)) {
+      file = found[2];
+      if (found[1] == "break") sessions.back().breaks.push_back({file, found[3]});
+    } else if (std::regex_match(line, found, source)) {
+      sessions.back().shown[{file, found[1]}] = without_indent(found[3]);
+    }
+  }
+  return sessions;
+}
+
+/// "" if there is no such line.
+std::string source_at(const Place& place) {
+  const std::vector<std::string> lines = lines_of_file(file_named(place.file));
+  const std::size_t number = std::stoul(place.line);
+  return number == 0 || number > lines.size() ? "" : without_indent(lines[number - 1]);
+}
+
 }  // namespace
 
 TEST_CASE("ladder: the check itself") {
@@ -101,6 +165,35 @@ TEST_CASE("ladder: every figure that a page quotes stands in docs/counters.md") 
   }
   CHECK(figures >= 50);
   CHECK(cells_checked >= 50);
+}
+
+TEST_CASE("ladder: gdb stops at the lines that the pages show") {
+  CHECK(sessions_of({"```", "1  x", "```", "text"}).empty());
+  const std::vector<Session> example =
+      sessions_of({"```", "(gdb) break a.cu:7 if x == 1", "7  f();", "$1 = 3", "8\t  g();", "```"});
+  REQUIRE(example.size() == 1);
+  CHECK(example[0].breaks == std::vector<Place>{{"a.cu", "7"}});
+  CHECK(example[0].shown ==
+        std::map<Place, std::string>{{{"a.cu", "7"}, "f();"}, {{"a.cu", "8"}, "g();"}});
+
+  int breaks = 0;
+  for (const std::string& page : files_of_tree()) {
+    if (!page.ends_with(".md")) continue;
+    CAPTURE(page);
+    for (const Session& session : sessions_of(lines_of_file(page))) {
+      for (const Place& place : session.breaks) {
+        INFO("break ", place.file, ":", place.line, ": below it the page shows the line");
+        CHECK(session.shown.contains(place));
+        ++breaks;
+      }
+      for (const auto& [place, text] : session.shown) {
+        CAPTURE(place.file);
+        CAPTURE(place.line);
+        CHECK(source_at(place) == text);
+      }
+    }
+  }
+  CHECK(breaks >= 16);
 }
 
 }  // namespace lockstep::test::ladder_pages

@@ -22,6 +22,7 @@ struct Gpu {
   double l2_bytes;                     ///< read from L2 by all of them together
   double memory_bytes;                 ///< of the whole GPU, per second
   int shared_latency, memory_latency;  ///< cycles
+  bool clusters = false;               ///< blocks of a cluster read each other's shared memory
 };
 
 /// All of them have four schedulers with an instruction per cycle each, 128 bytes of L1 and shared

@@ -11,8 +11,8 @@ namespace lockstep::predict {
 std::vector<Measured> measured_products(const std::string& benchmarks) {
   constexpr const char* heading = "| product | f32 | tf32 | bf16 |";
   static const std::regex row(
-      "\\| (\\d+)x(\\d+)x(\\d+) ([NT])([NT]) \\| ([0-9.]+) [^|]*\\| ([0-9.]+) [^|]*"
-      "\\| ([0-9.]+) .*");
+      R"(\| (\d+)x(\d+)x(\d+) ([NT])([NT]) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|)");
+  static const std::regex cell(R"(([0-9.]+) \([0-9.]+\), (\d+ \d+x\d+( /\d+)?))");
   std::istringstream text(benchmarks);
   std::vector<Measured> all;
   bool in_table = false;
@@ -25,11 +25,20 @@ std::vector<Measured> measured_products(const std::string& benchmarks) {
     for (const Precision precision : {Precision::f32, Precision::tf32, Precision::bf16}) {
       product.precision = precision;
       product.result_bytes = product.bytes();
-      all.push_back({product, std::stod(found[6 + static_cast<int>(precision)])});
+      const std::string text = found[6 + static_cast<int>(precision)];
+      std::smatch timed;
+      if (std::regex_match(text, timed, cell))
+        all.push_back({product, std::stod(timed[1]), timed[2]});
     }
   }
   check<Error>(!all.empty(), "predict: the document has no table '{}'", heading);
   return all;
+}
+
+Operation operation_of(const Measured& measured) {
+  Gpu gpu = gpu_named("H100");
+  gpu.clusters = false;
+  return product_named(measured.plan, measured.product, gpu);
 }
 
 bool bound_by_host(const Measured& measured, const Operation& operation) {

@@ -11,10 +11,14 @@ namespace lockstep::predict {
 struct Measured {
   Product product;
   double microseconds;
+  std::string plan;  ///< that was measured, as Operation::name spells it
 };
 
-/// The rows of "product | f32 | tf32 | bf16" in that document's text, row by row. Throws
-/// Error if there are none.
+/// What was measured, as launches: then a second kernel added up all slices.
+Operation operation_of(const Measured& measured);
+
+/// The rows of "product | f32 | tf32 | bf16" in that document's text, row by row, without those
+/// whose plan is not known. Throws Error if there are none.
 std::vector<Measured> measured_products(const std::string& benchmarks);
 
 /// Whether the host was measured: each launch took it about 5 us to enqueue, and it was waited for.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "lockstep/core/error.h"
 #include "lockstep/tools/predict/predict.h"
@@ -114,19 +115,24 @@ double bytes_read(const Tiles& t, double at_once, const Gpu& gpu) {
 
 Operation product_by(const HopperPlan& plan, const Product& p, const Gpu& gpu) {
   const auto shape = kernels::cuda::hopper_shape(plan.tile);
-  const Slices slices = kernels::cuda::hopper_slices(plan, divide_up(p.k * p.bytes(), 128));
+  const std::int64_t k_blocks = divide_up(p.k * p.bytes(), 128);
+  const Slices slices = gpu.clusters ? kernels::cuda::hopper_slices(plan, k_blocks)
+                                     : kernels::cuda::cut_depth(k_blocks, plan.slices, 1, 1);
+  const bool by_kernel = slices.count > 1 && !gpu.clusters;
   std::vector<Work> launches;
   const HopperSizes sizes = hopper_sizes(p);
   if (sizes.turns_a) launches.push_back(turn(p.m, p.k, gpu));
   if (sizes.turns_b) launches.push_back(turn(p.k, p.n, gpu));
-  Work work = hopper_work(shape, p.result_bytes);
+  Work work = hopper_work(shape, by_kernel ? 4 : p.result_bytes);
   work.blocks = divide_up(p.m, shape.rows * shape.cluster) * shape.cluster *
                 divide_up(p.n, shape.columns) * slices.count;
   work.steps = static_cast<double>(slices.depth);
-  add_bytes(work, p, {p.m, p.n, p.k, shape.rows * shape.cluster, shape.columns, p.bytes(), 8}, 1,
-            gpu);
-  if (slices.count > 1) fold_in_cluster(work, p, shape.rows * shape.columns, slices.count);
+  add_bytes(work, p, {p.m, p.n, p.k, shape.rows * shape.cluster, shape.columns, p.bytes(), 8},
+            by_kernel ? slices.count : 1, gpu);
+  if (slices.count > 1 && !by_kernel)
+    fold_in_cluster(work, p, shape.rows * shape.columns, slices.count);
   launches.push_back(std::move(work));
+  if (by_kernel) launches.push_back(fold(p, slices.count, gpu));
   return operation_of(
       p,
       fmt::format("{} {}x{}{}", p.bytes() == 2 ? 11 : 12, shape.rows * shape.cluster, shape.columns,
@@ -136,15 +142,13 @@ Operation product_by(const HopperPlan& plan, const Product& p, const Gpu& gpu) {
 
 namespace {
 
-bool has_clusters(const Gpu& gpu) { return gpu.wgmma > 0; }  // both came with Hopper
-
 Operation on_tiles(int rung, const Tiling& tiling, int wanted, const Product& p, const Gpu& gpu) {
   const Slices slices = kernels::cuda::cut_depth(p.k, wanted, tiling.depth,
                                                  kernels::cuda::shortest_slice * tiling.depth);
   const std::int64_t tiles = divide_up(p.m, tiling.rows) * divide_up(p.n, tiling.columns);
   const kernels::cuda::Folding folding{p.m, p.n, slices.count, tiles,
                                        std::int64_t{tiling.rows} * tiling.columns};
-  const bool in_cluster = slices.count > 1 && has_clusters(gpu) && folding.prefers_cluster();
+  const bool in_cluster = slices.count > 1 && gpu.clusters && folding.prefers_cluster();
   const bool by_kernel = slices.count > 1 && !in_cluster;
   Work work = tiled_work(rung, tiling, p, by_kernel ? 4 : p.result_bytes);
   work.blocks = tiles * slices.count;
@@ -180,6 +184,26 @@ Operation product_on_rung(int rung, const Product& p, const Gpu& gpu) {
   return product_by(
       kernels::cuda::plan_product(p.m, p.n, p.k, kernels::cuda::double_buffered_speeds).plan, p,
       gpu);
+}
+
+Operation product_named(const std::string& plan, const Product& p, const Gpu& gpu) {
+  using kernels::cuda::HopperTile;
+  int rung = 0, rows = 0, columns = 0, slices = 1;
+  const int read = std::sscanf(plan.c_str(), "%d %dx%d /%d", &rung, &rows, &columns, &slices);
+  check<UsageError>(read >= 3, "predict: '{}' is not a plan like '8 32x32 /4'", plan);
+  if (rung >= 11) {
+    for (const HopperTile tile :
+         {HopperTile::wide, HopperTile::square, HopperTile::flat, HopperTile::small}) {
+      const auto shape = kernels::cuda::hopper_shape(tile);
+      if (shape.rows * shape.cluster == rows && shape.columns == columns)
+        return product_by(HopperPlan{tile, slices}, p, gpu);
+    }
+  } else {
+    for (int tile = 0; tile < (rung == 8 ? 3 : 2); ++tile)
+      if (tiling_of(rung, tile).rows == rows && tiling_of(rung, tile).columns == columns)
+        return product_by(Plan{tile, slices}, p, gpu);
+  }
+  fail<UsageError>("predict: rung {} has no tiles of {}x{}", rung, rows, columns);
 }
 
 Operation chosen_product(const Product& p, const Gpu& gpu) {

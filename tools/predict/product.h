@@ -3,6 +3,7 @@
 /// predicted that a simulator could not run. test/counts compares them with what is counted.
 
 #include <cstdint>
+#include <string>
 
 #include "lockstep/kernels/cuda/gemm/hopper/plan.h"
 #include "lockstep/tools/predict/gpu.h"
@@ -32,6 +33,10 @@ Operation product_on_rung(int rung, const Product& product, const Gpu& gpu);
 /// Rungs 11 and 12 with a given plan, and rungs 8 to 10.
 Operation product_by(const kernels::cuda::HopperPlan& plan, const Product& product, const Gpu& gpu);
 Operation product_by(const kernels::cuda::Plan& plan, const Product& product, const Gpu& gpu);
+
+/// With a plan that is spelled as Operation::name spells it: "8 32x32 /4". Rungs 8 to 12; throws
+/// UsageError for another name.
+Operation product_named(const std::string& plan, const Product& product, const Gpu& gpu);
 
 /// The bytes of factors that a wave of blocks after the other reads from memory. Those of a wave
 /// share them in L2; the next one finds them there only if both matrices fit into half of it.

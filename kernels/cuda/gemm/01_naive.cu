@@ -33,11 +33,11 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int tile = 16;  // a block computes 16 x 16 results
+constexpr int ROWS = 16, COLUMNS = 16;  // results per block
 
 template <class T>
 __global__ void gemm_naive_kernel(const GemmProblem<T> p) {
-  const auto [row0, column0] = tile_origin(p.n, tile, tile);
+  const auto [row0, column0] = tile_origin(p.n, ROWS, COLUMNS);
   const std::int64_t i = row0 + threadIdx.x, j = column0 + threadIdx.y;
   if (i >= p.m || j >= p.n) return;
   const Operand<T> a = operand_a(p), b = operand_b(p);
@@ -49,7 +49,7 @@ __global__ void gemm_naive_kernel(const GemmProblem<T> p) {
 template <class T>
 void run(const GemmProblem<T>& p, cudaStream_t stream) {
   lockstep::cuda::launch<gemm_naive_kernel<T>>(
-      {.grid = tile_count(p, tile, tile), .block = dim3(tile, tile)}, stream, p);
+      {.grid = tile_count(p, ROWS, COLUMNS), .block = dim3(ROWS, COLUMNS)}, stream, p);
 }
 
 }  // namespace

@@ -27,10 +27,10 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int tile_rows = 8, tile_columns = 32;
+constexpr int ROWS = 8, COLUMNS = 32;  // results per block
 
 __global__ void gemm_coalesced_kernel(const GemmProblem<float> p) {
-  const auto [row0, column0] = tile_origin(p.n, tile_rows, tile_columns);
+  const auto [row0, column0] = tile_origin(p.n, ROWS, COLUMNS);
   const std::int64_t i = row0 + threadIdx.y, j = column0 + threadIdx.x;
   if (i >= p.m || j >= p.n) return;
   const Operand<float> a = operand_a(p), b = operand_b(p);
@@ -43,8 +43,7 @@ __global__ void gemm_coalesced_kernel(const GemmProblem<float> p) {
 
 void gemm_coalesced(const GemmProblem<float>& p, cudaStream_t stream) {
   lockstep::cuda::launch<gemm_coalesced_kernel>(
-      {.grid = tile_count(p, tile_rows, tile_columns), .block = dim3(tile_columns, tile_rows)},
-      stream, p);
+      {.grid = tile_count(p, ROWS, COLUMNS), .block = dim3(COLUMNS, ROWS)}, stream, p);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -34,23 +34,24 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int TILE = 32;  // results per block in each dimension, and the step along K
-constexpr int THREADS = TILE * TILE;
+constexpr int ROWS = 32, COLUMNS = 32;  // results per block
+constexpr int DEPTH = 32;               // step along K
+constexpr int THREADS = ROWS * COLUMNS;
 
 __global__ void __launch_bounds__(THREADS) gemm_shared_kernel(const GemmProblem<float> p) {
-  __shared__ float a_tile[TILE][TILE + padding<float, TILE>];  // (depth, row of c)
-  __shared__ float b_tile[TILE][TILE + padding<float, TILE>];  // (depth, column of c)
+  __shared__ float a_tile[DEPTH][ROWS + padding<float, DEPTH>];     // (depth, row of c)
+  __shared__ float b_tile[DEPTH][COLUMNS + padding<float, DEPTH>];  // (depth, column of c)
   const Operand<float> a = operand_a(p), b = operand_b(p);
-  const auto [row0, column0] = tile_origin(p.n, TILE, TILE);
-  const int row = static_cast<int>(threadIdx.x) / TILE;
-  const int column = static_cast<int>(threadIdx.x) % TILE;
+  const auto [row0, column0] = tile_origin(p.n, ROWS, COLUMNS);
+  const int row = static_cast<int>(threadIdx.x) / COLUMNS;
+  const int column = static_cast<int>(threadIdx.x) % COLUMNS;
 
   float sum = 0;
-  for (std::int64_t depth = 0; depth < p.k; depth += TILE) {
-    load_tile<TILE, THREADS>(a, row0, depth, a_tile);
-    load_tile<TILE, THREADS>(b, column0, depth, b_tile);
+  for (std::int64_t depth = 0; depth < p.k; depth += DEPTH) {
+    load_tile<ROWS, THREADS>(a, row0, depth, a_tile);
+    load_tile<COLUMNS, THREADS>(b, column0, depth, b_tile);
     __syncthreads();  // both tiles are complete
-    for (int d = 0; d < TILE; ++d) sum = std::fma(a_tile[d][row], b_tile[d][column], sum);
+    for (int d = 0; d < DEPTH; ++d) sum = std::fma(a_tile[d][row], b_tile[d][column], sum);
     __syncthreads();  // no thread needs them any more
   }
   store(p, row0 + row, column0 + column, sum);
@@ -59,8 +60,8 @@ __global__ void __launch_bounds__(THREADS) gemm_shared_kernel(const GemmProblem<
 }  // namespace
 
 void gemm_shared(const GemmProblem<float>& p, cudaStream_t stream) {
-  lockstep::cuda::launch<gemm_shared_kernel>({.grid = tile_count(p, TILE, TILE), .block = THREADS},
-                                             stream, p);
+  lockstep::cuda::launch<gemm_shared_kernel>(
+      {.grid = tile_count(p, ROWS, COLUMNS), .block = THREADS}, stream, p);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -36,41 +36,41 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int TILE = 64;  // results per block in each dimension
-constexpr int DEPTH = 8;  // step along K
-constexpr int ROWS = 8;   // results per thread
-constexpr int THREADS = TILE * TILE / ROWS;
+constexpr int ROWS = 64, COLUMNS = 64;  // results per block
+constexpr int DEPTH = 8;                // step along K
+constexpr int THREAD_ROWS = 8;          // results per thread, in one column
+constexpr int THREADS = ROWS * COLUMNS / THREAD_ROWS;
 
 __global__ void __launch_bounds__(THREADS) gemm_tile_1d_kernel(const GemmProblem<float> p) {
-  __shared__ float a_tile[DEPTH][TILE + padding<float, DEPTH>];
-  __shared__ float b_tile[DEPTH][TILE + padding<float, DEPTH>];
+  __shared__ float a_tile[DEPTH][ROWS + padding<float, DEPTH>];
+  __shared__ float b_tile[DEPTH][COLUMNS + padding<float, DEPTH>];
   const Operand<float> a = operand_a(p), b = operand_b(p);
-  const auto [row0, column0] = tile_origin(p.n, TILE, TILE);
-  const int row = static_cast<int>(threadIdx.x) / TILE * ROWS;
-  const int column = static_cast<int>(threadIdx.x) % TILE;
+  const auto [row0, column0] = tile_origin(p.n, ROWS, COLUMNS);
+  const int row = static_cast<int>(threadIdx.x) / COLUMNS * THREAD_ROWS;
+  const int column = static_cast<int>(threadIdx.x) % COLUMNS;
 
-  float sum[ROWS] = {};
+  float sum[THREAD_ROWS] = {};
   for (std::int64_t depth = 0; depth < p.k; depth += DEPTH) {
-    load_tile<TILE, THREADS>(a, row0, depth, a_tile);
-    load_tile<TILE, THREADS>(b, column0, depth, b_tile);
+    load_tile<ROWS, THREADS>(a, row0, depth, a_tile);
+    load_tile<COLUMNS, THREADS>(b, column0, depth, b_tile);
     __syncthreads();
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
       const float from_b = b_tile[d][column];
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) sum[i] = std::fma(a_tile[d][row + i], from_b, sum[i]);
+      for (int i = 0; i < THREAD_ROWS; ++i) sum[i] = std::fma(a_tile[d][row + i], from_b, sum[i]);
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) store(p, row0 + row + i, column0 + column, sum[i]);
+  for (int i = 0; i < THREAD_ROWS; ++i) store(p, row0 + row + i, column0 + column, sum[i]);
 }
 
 }  // namespace
 
 void gemm_tile_1d(const GemmProblem<float>& p, cudaStream_t stream) {
-  lockstep::cuda::launch<gemm_tile_1d_kernel>({.grid = tile_count(p, TILE, TILE), .block = THREADS},
-                                              stream, p);
+  lockstep::cuda::launch<gemm_tile_1d_kernel>(
+      {.grid = tile_count(p, ROWS, COLUMNS), .block = THREADS}, stream, p);
 }
 
 }  // namespace lockstep::kernels::cuda

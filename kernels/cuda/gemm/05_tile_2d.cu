@@ -37,21 +37,21 @@ namespace {
 constexpr int DEPTH = 8;      // step along K
 constexpr int THREADS = 256;  // 16 x 16
 
-/// SIDE x SIDE results per thread.
+/// SIDE x SIDE results per thread: THREAD_ROWS and THREAD_COLUMNS of other rungs.
 template <class T, int SIDE>
 __global__ void __launch_bounds__(THREADS) gemm_tile_2d_kernel(const GemmProblem<T> p) {
-  constexpr int TILE = 16 * SIDE;  // results per block in each dimension
-  __shared__ T a_tile[DEPTH][TILE + padding<T, DEPTH>];
-  __shared__ T b_tile[DEPTH][TILE + padding<T, DEPTH>];
+  constexpr int ROWS = 16 * SIDE, COLUMNS = 16 * SIDE;  // results per block
+  __shared__ T a_tile[DEPTH][ROWS + padding<T, DEPTH>];
+  __shared__ T b_tile[DEPTH][COLUMNS + padding<T, DEPTH>];
   const Operand<T> a = operand_a(p), b = operand_b(p);
-  const auto [row0, column0] = tile_origin(p.n, TILE, TILE);
+  const auto [row0, column0] = tile_origin(p.n, ROWS, COLUMNS);
   const int row = static_cast<int>(threadIdx.x) / 16 * SIDE;
   const int column = static_cast<int>(threadIdx.x) % 16 * SIDE;
 
   T sum[SIDE][SIDE] = {};
   for (std::int64_t depth = 0; depth < p.k; depth += DEPTH) {
-    load_tile<TILE, THREADS>(a, row0, depth, a_tile);
-    load_tile<TILE, THREADS>(b, column0, depth, b_tile);
+    load_tile<ROWS, THREADS>(a, row0, depth, a_tile);
+    load_tile<COLUMNS, THREADS>(b, column0, depth, b_tile);
     __syncthreads();
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {

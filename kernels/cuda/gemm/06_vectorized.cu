@@ -35,54 +35,56 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int TILE = 128;     // results per block in each dimension
-constexpr int DEPTH = 8;      // step along K
-constexpr int THREADS = 256;  // 16 x 16
-constexpr int ROW = TILE + padding<float, DEPTH>;
+constexpr int ROWS = 128, COLUMNS = 128;            // results per block
+constexpr int DEPTH = 8;                            // step along K
+constexpr int THREAD_ROWS = 8, THREAD_COLUMNS = 8;  // results per thread, in four squares
+constexpr int THREADS = 256;                        // 16 x 16
+constexpr int ROW_A = ROWS + padding<float, DEPTH>, ROW_B = COLUMNS + padding<float, DEPTH>;
 
 /// VECTOR: 16-byte loads.
 template <bool VECTOR>
 __global__ void __launch_bounds__(THREADS, VECTOR ? 2 : 1)
     gemm_vectorized_kernel(const GemmProblem<float> p) {
-  __shared__ __align__(16) float a_tile[DEPTH][ROW];
-  __shared__ __align__(16) float b_tile[DEPTH][ROW];
+  __shared__ __align__(16) float a_tile[DEPTH][ROW_A];
+  __shared__ __align__(16) float b_tile[DEPTH][ROW_B];
   const Operand<float> a = operand_a(p), b = operand_b(p);
-  const auto [row0, column0] = tile_origin(p.n, TILE, TILE);
+  const auto [row0, column0] = tile_origin(p.n, ROWS, COLUMNS);
   const int row = static_cast<int>(threadIdx.x) / 16 * 4;
   const int column = static_cast<int>(threadIdx.x) % 16 * 4;
 
-  float sum[8][8] = {};
+  float sum[THREAD_ROWS][THREAD_COLUMNS] = {};
   for (std::int64_t depth = 0; depth < p.k; depth += DEPTH) {
     load_tile_of_quads<VECTOR, THREADS>(a, row0, depth, a_tile);
     load_tile_of_quads<VECTOR, THREADS>(b, column0, depth, b_tile);
     __syncthreads();
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
-      float from_a[8], from_b[8];
+      float from_a[THREAD_ROWS], from_b[THREAD_COLUMNS];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        read_quad(&a_tile[d][half * 64 + row], from_a + half * 4);
-        read_quad(&b_tile[d][half * 64 + column], from_b + half * 4);
+        read_quad(&a_tile[d][half * (ROWS / 2) + row], from_a + half * 4);
+        read_quad(&b_tile[d][half * (COLUMNS / 2) + column], from_b + half * 4);
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
+      for (int i = 0; i < THREAD_ROWS; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum[i][j] = std::fma(from_a[i], from_b[j], sum[i][j]);
+        for (int j = 0; j < THREAD_COLUMNS; ++j)
+          sum[i][j] = std::fma(from_a[i], from_b[j], sum[i][j]);
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < THREAD_ROWS; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      store_quad(p, row0 + i / 4 * 64 + row + i % 4, column0 + half * 64 + column,
-                 sum[i] + half * 4, VECTOR);
+      store_quad(p, row0 + i / 4 * (ROWS / 2) + row + i % 4,
+                 column0 + half * (COLUMNS / 2) + column, sum[i] + half * 4, VECTOR);
 }
 
 }  // namespace
 
 void gemm_vectorized(const GemmProblem<float>& p, cudaStream_t stream) {
-  const lockstep::cuda::LaunchShape shape{.grid = tile_count(p, TILE, TILE), .block = THREADS};
+  const lockstep::cuda::LaunchShape shape{.grid = tile_count(p, ROWS, COLUMNS), .block = THREADS};
   if (operand_a(p).aligned_rows() && operand_b(p).aligned_rows() && aligned_results(p))
     lockstep::cuda::launch<gemm_vectorized_kernel<true>>(shape, stream, p);
   else

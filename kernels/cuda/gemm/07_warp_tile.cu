@@ -36,55 +36,59 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int TILE = 128;     // results per block in each dimension
-constexpr int DEPTH = 8;      // step along K
-constexpr int THREADS = 256;  // 8 warps: 4 x 2
-constexpr int ROW = TILE + padding<float, DEPTH>;
+constexpr int ROWS = 128, COLUMNS = 128;            // results per block
+constexpr int DEPTH = 8;                            // step along K
+constexpr int THREAD_ROWS = 8, THREAD_COLUMNS = 8;  // results per thread, in four squares
+constexpr int WARP_ROWS = 4 * THREAD_ROWS, WARP_COLUMNS = 8 * THREAD_COLUMNS;
+constexpr int WARPS_ACROSS = COLUMNS / WARP_COLUMNS;
+constexpr int THREADS = ROWS / WARP_ROWS * WARPS_ACROSS * 32;
+constexpr int ROW_A = ROWS + padding<float, DEPTH>, ROW_B = COLUMNS + padding<float, DEPTH>;
 
 /// VECTOR: 16-byte loads.
 template <bool VECTOR>
 __global__ void __launch_bounds__(THREADS, 2) gemm_warp_tile_kernel(const GemmProblem<float> p) {
-  __shared__ __align__(16) float a_tile[DEPTH][ROW];
-  __shared__ __align__(16) float b_tile[DEPTH][ROW];
+  __shared__ __align__(16) float a_tile[DEPTH][ROW_A];
+  __shared__ __align__(16) float b_tile[DEPTH][ROW_B];
   const Operand<float> a = operand_a(p), b = operand_b(p);
-  const auto [row0, column0] = tile_origin(p.n, TILE, TILE);
+  const auto [row0, column0] = tile_origin(p.n, ROWS, COLUMNS);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const LanePlace lane = lane_place();
-  const int row = warp / 2 * 32 + lane.row * 4;
-  const int column = warp % 2 * 64 + lane.column * 4;
+  const int row = warp / WARPS_ACROSS * WARP_ROWS + lane.row * 4;
+  const int column = warp % WARPS_ACROSS * WARP_COLUMNS + lane.column * 4;
 
-  float sum[8][8] = {};
+  float sum[THREAD_ROWS][THREAD_COLUMNS] = {};
   for (std::int64_t depth = 0; depth < p.k; depth += DEPTH) {
     load_tile_of_quads<VECTOR, THREADS>(a, row0, depth, a_tile);
     load_tile_of_quads<VECTOR, THREADS>(b, column0, depth, b_tile);
     __syncthreads();
 #pragma unroll 2  // all 8 at once would not fit into 128 registers, which 2 blocks share
     for (int d = 0; d < DEPTH; ++d) {
-      float from_a[8], from_b[8];
+      float from_a[THREAD_ROWS], from_b[THREAD_COLUMNS];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        read_quad(&a_tile[d][half * 16 + row], from_a + half * 4);
-        read_quad(&b_tile[d][half * 32 + column], from_b + half * 4);
+        read_quad(&a_tile[d][half * (WARP_ROWS / 2) + row], from_a + half * 4);
+        read_quad(&b_tile[d][half * (WARP_COLUMNS / 2) + column], from_b + half * 4);
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
+      for (int i = 0; i < THREAD_ROWS; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum[i][j] = std::fma(from_a[i], from_b[j], sum[i][j]);
+        for (int j = 0; j < THREAD_COLUMNS; ++j)
+          sum[i][j] = std::fma(from_a[i], from_b[j], sum[i][j]);
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < THREAD_ROWS; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      store_quad(p, row0 + i / 4 * 16 + row + i % 4, column0 + half * 32 + column,
-                 sum[i] + half * 4, VECTOR);
+      store_quad(p, row0 + i / 4 * (WARP_ROWS / 2) + row + i % 4,
+                 column0 + half * (WARP_COLUMNS / 2) + column, sum[i] + half * 4, VECTOR);
 }
 
 }  // namespace
 
 void gemm_warp_tile(const GemmProblem<float>& p, cudaStream_t stream) {
-  const lockstep::cuda::LaunchShape shape{.grid = tile_count(p, TILE, TILE), .block = THREADS};
+  const lockstep::cuda::LaunchShape shape{.grid = tile_count(p, ROWS, COLUMNS), .block = THREADS};
   if (operand_a(p).aligned_rows() && operand_b(p).aligned_rows() && aligned_results(p))
     lockstep::cuda::launch<gemm_warp_tile_kernel<true>>(shape, stream, p);
   else

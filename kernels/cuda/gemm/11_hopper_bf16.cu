@@ -41,7 +41,8 @@
 ///
 /// A cluster of wide tiles computes 256 x 256 results: 1024 x 1024 of them would give work to 32 of
 /// 132 multiprocessors. So there are smaller tiles, which read more bytes per product, and sums
-/// over k can be cut into slices. hopper/plan.cpp chooses.
+/// over k can be cut into slices: then more blocks of the cluster have the same tile, and add up
+/// their sums where operands were (cluster_fold.cuh). hopper/plan.cpp chooses.
 ///
 /// Sources: PTX ISA 9.0, sections 9.7.9.25 (copies), 9.7.13.15 (mbarrier), 9.7.15 (wgmma);
 /// "Efficient GEMM in CUDA" in CUTLASS's documentation, on warp specialization; pranjalssh/fast.cu

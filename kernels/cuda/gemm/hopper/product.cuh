@@ -17,7 +17,7 @@ namespace {
 
 /// Elements in the 128 bytes of a block of k.
 template <class T>
-constexpr int k_width = hw::ROW_BYTES / sizeof(T);
+constexpr int K_WIDTH = hw::ROW_BYTES / sizeof(T);
 
 // What does not depend on a parameter of the kernel does not have it, and the large functions are
 // not __forceinline__: for the simulator they are compiled once for several of the 64 kernels. For
@@ -28,7 +28,7 @@ constexpr int k_width = hw::ROW_BYTES / sizeof(T);
 template <class Tile, int width, bool a_mn_major, bool b_mn_major>
 __device__ void produce(Ring<Tile>& ring, const CUtensorMap& a, const CUtensorMap& b,
                         const Extent& extent, const ClusterPlace& in_cluster) {
-  constexpr int own_panels_b = Tile::PANELS_B / Tile::CLUSTER;  // other blocks send theirs here
+  constexpr int OWN_PANELS_B = Tile::PANELS_B / Tile::CLUSTER;  // other blocks send theirs here
   const auto everybody =
       static_cast<std::uint16_t>(((1 << Tile::CLUSTER) - 1) << in_cluster.slice * Tile::CLUSTER);
   const Schedule<Tile> schedule(extent);
@@ -49,8 +49,8 @@ __device__ void produce(Ring<Tile>& ring, const CUtensorMap& a, const CUtensorMa
         hw::load_panel(stage.a[panel], a, a_mn_major ? row : at_k, a_mn_major ? at_k : row, full);
       }
 #pragma unroll
-      for (int own = 0; own < own_panels_b; ++own) {
-        const int panel = in_cluster.member * own_panels_b + own;
+      for (int own = 0; own < OWN_PANELS_B; ++own) {
+        const int panel = in_cluster.member * OWN_PANELS_B + own;
         const int column = work.column + panel * hw::PANEL_ROWS;
         const int inner = b_mn_major ? column : at_k, outer = b_mn_major ? at_k : column;
         if constexpr (Tile::CLUSTER > 1)
@@ -72,12 +72,12 @@ __device__ __forceinline__ void release(Ring<Tile>& ring, int stage, int slice) 
 /// sum = the products of a part of the work, by one warpgroup: 64 rows of the block's tile of A
 /// times its tile of B. With `sums_rows`, rows += the sums of this warp's rows of A.
 template <class Tile, class T, bool a_mn_major, bool b_mn_major>
-__device__ void multiply(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_major>& rows,
+__device__ void multiply(hw::Accumulators<Tile::COLUMNS>& sum, RowSums<T, a_mn_major>& rows,
                          bool sums_rows, Ring<Tile>& ring, const Work& work,
                          RingPlace<Tile::STAGES>& place, int slice, int consumer) {
   constexpr int steps = hw::ROW_BYTES / 32;  // wgmmas over the k of one stage
 #pragma unroll
-  for (int j = 0; j < Tile::N / 8; ++j)
+  for (int j = 0; j < Tile::COLUMNS / 8; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[j][i] = 0.0f;
 
@@ -109,7 +109,7 @@ __device__ void multiply(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_major>&
 /// A cluster adds up the slices of its tile, which is its only one: each block's sums go where its
 /// operands were. All threads of the cluster meet three times, the last time at the kernel's end.
 template <class Tile, class T, bool a_mn_major, class C>
-__device__ void meet_in_cluster(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_major>& rows,
+__device__ void meet_in_cluster(hw::Accumulators<Tile::COLUMNS>& sum, RowSums<T, a_mn_major>& rows,
                                 bool sums_rows, Ring<Tile>& ring, const Output<C>& out,
                                 const Work& work, const ClusterPlace& in_cluster, int consumer) {
   hw::cluster_sync();  // all operands have been read
@@ -119,7 +119,7 @@ __device__ void meet_in_cluster(hw::Accumulators<Tile::N>& sum, RowSums<T, a_mn_
     each_row(rows, warp,
              [&](int row, float row_sum) { sums.rows[consumer * hw::PANEL_ROWS + row] = row_sum; });
 #pragma unroll
-  for (int j = 0; j < Tile::N / 8; ++j)
+  for (int j = 0; j < Tile::COLUMNS / 8; ++j)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = consumer * hw::PANEL_ROWS + warp * 16 + half * 8 + lane / 4;
@@ -149,7 +149,7 @@ __device__ void consume(Shared<Tile, C>& shared, const Output<C>& out,
     const auto& p = out.problem;
     Bias<Tile> bias;
     if (p.bias != nullptr) bias.fetch(out, work.column);
-    hw::Accumulators<Tile::N> sum;
+    hw::Accumulators<Tile::COLUMNS> sum;
     RowSums<T, a_mn_major> rows;
     const bool sums_rows = p.row_sums != nullptr && work.column == 0;
     multiply<Tile, T, a_mn_major, b_mn_major>(sum, rows, sums_rows, shared.ring, work, place,
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
   if (warpgroup == 0) {
     if constexpr (Tile::MOVES_REGISTERS) hw::give_registers<Tile::PRODUCER_REGISTERS>();
     if (threadIdx.x == 0)
-      produce<Tile, k_width<T>, a_mn_major, b_mn_major>(shared.ring, a, b, out.extent, in_cluster);
+      produce<Tile, K_WIDTH<T>, a_mn_major, b_mn_major>(shared.ring, a, b, out.extent, in_cluster);
     __syncwarp();
     if (slices > 1) hw::cluster_sync(), hw::cluster_sync();  // of meet_in_cluster
   } else {
@@ -229,7 +229,7 @@ template <class T>
 CUtensorMap tensor_map(const T* matrix, std::int64_t rows, std::int64_t inner, std::int64_t pitch) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(inner), static_cast<cuuint64_t>(rows)};
   const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(pitch) * sizeof(T)};
-  const cuuint32_t box[] = {k_width<T>, hw::PANEL_ROWS};
+  const cuuint32_t box[] = {K_WIDTH<T>, hw::PANEL_ROWS};
   const cuuint32_t every_element[] = {1, 1};
   CUtensorMap map;
   const CUresult result = tensor_map_encoder()(
@@ -262,7 +262,7 @@ void launch_tiles(const CUtensorMap& a, const CUtensorMap& b, const Output<C>& o
 template <class T, bool transpose_a, bool transpose_b, class C>
 void run_plan(const GemmProblem<T, C>& p, const CUtensorMap& a, const CUtensorMap& b,
               const HopperPlan& plan, cudaStream_t stream) {
-  const std::int64_t k_blocks = tiles(p.k, k_width<T>);
+  const std::int64_t k_blocks = tiles(p.k, K_WIDTH<T>);
   const Slices slices = hopper_slices(plan, k_blocks);
   const Output<C> out{{.m = p.m,
                        .n = p.n,

@@ -23,8 +23,8 @@ struct RowSums;
 
 template <>
 struct RowSums<float, false> {
-  static constexpr int ROWS = 1;  ///< per lane
-  float sum[ROWS] = {};
+  static constexpr int LANE_ROWS = 1;  ///< per lane
+  float sum[LANE_ROWS] = {};
 
   __device__ __forceinline__ void add(const unsigned char* panel, int warp) {
     const int lane = threadIdx.x % 32, row = 16 * warp + lane / 2;
@@ -45,8 +45,8 @@ struct RowSums<float, false> {
 
 template <class T>
 struct RowSums<T, true> {
-  static constexpr int ROWS = 2;
-  float sum[ROWS] = {};
+  static constexpr int LANE_ROWS = 2;
+  float sum[LANE_ROWS] = {};
 
   __device__ __forceinline__ void add(const unsigned char* panel, int warp) {
     const int lane = threadIdx.x % 32, column = 16 * warp + 2 * (lane % 8);
@@ -63,7 +63,7 @@ struct RowSums<T, true> {
   __device__ __forceinline__ int finish(int warp) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
+    for (int i = 0; i < LANE_ROWS; ++i) {
       sum[i] += __shfl_xor_sync(0xffffffff, sum[i], 8);
       sum[i] += __shfl_xor_sync(0xffffffff, sum[i], 16);
     }
@@ -74,8 +74,8 @@ struct RowSums<T, true> {
 /// Never asked for: linear_gradients has A transposed, and f32 is turned over.
 template <class T>
 struct RowSums<T, false> {
-  static constexpr int ROWS = 1;
-  float sum[ROWS] = {};
+  static constexpr int LANE_ROWS = 1;
+  float sum[LANE_ROWS] = {};
   __device__ void add(const unsigned char*, int) {}
   __device__ int finish(int) { return -1; }
 };
@@ -86,7 +86,7 @@ __device__ __forceinline__ void each_row(RowSums<T, mn_major>& sums, int warp, P
   const int own = sums.finish(warp);
   if (own < 0) return;
 #pragma unroll
-  for (int i = 0; i < RowSums<T, mn_major>::ROWS; ++i) put(own + i, sums.sum[i]);
+  for (int i = 0; i < RowSums<T, mn_major>::LANE_ROWS; ++i) put(own + i, sums.sum[i]);
 }
 
 }  // namespace

@@ -17,22 +17,22 @@ namespace {
 /// The bias of a tile's columns in the registers of a warp: lane l has columns l, l + 32, ...
 template <class Tile>
 struct Bias {
-  float values[Tile::N / 32] = {};
+  float values[Tile::COLUMNS / 32] = {};
 
   template <class C>
   __device__ void fetch(const Output<C>& out, int column) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < Tile::N / 32; ++i)
+    for (int i = 0; i < Tile::COLUMNS / 32; ++i)
       if (column + 32 * i + lane < out.extent.n)
         values[i] = out.problem.bias[column + 32 * i + lane];
   }
 
   /// To shared memory, where all lanes find all columns.
-  __device__ void spread(float (&columns)[Tile::N]) const {
+  __device__ void spread(float (&columns)[Tile::COLUMNS]) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < Tile::N / 32; ++i) columns[32 * i + lane] = values[i];
+    for (int i = 0; i < Tile::COLUMNS / 32; ++i) columns[32 * i + lane] = values[i];
   }
 };
 
@@ -43,10 +43,10 @@ template <class Tile, class C>
 struct Writer {
   using Pair = typename Element<C>::Pair;
   static constexpr int CHUNK = 16 / sizeof(C), CHUNKS = 4;
-  static constexpr int WIDTH = Patch<C>::columns, GROUPS = WIDTH / 8;
+  static constexpr int WIDTH = Patch<C>::COLUMNS, GROUPS = WIDTH / 8;
 
   Patch<C>& patch;
-  const float (&bias)[Tile::N];
+  const float (&bias)[Tile::COLUMNS];
   const Output<C>& out;
   int row, column;
   const C* read;          ///< the matrix of c's shape that is read, or null
@@ -71,7 +71,7 @@ struct Writer {
 
   /// use(a pair of the patch, its column in the tile, and the two sums that belong there).
   template <int first, class Use>
-  __device__ __forceinline__ void each_pair(hw::Accumulators<Tile::N>& sum, Use&& use) {
+  __device__ __forceinline__ void each_pair(hw::Accumulators<Tile::COLUMNS>& sum, Use&& use) {
 #pragma unroll
     for (int j = 0; j < GROUPS; ++j)
 #pragma unroll
@@ -90,17 +90,17 @@ struct Writer {
   /// use(two sums, what the patch holds there) after what was fetched has come there, and the next
   /// is on its way.
   template <int first, class Use>
-  __device__ __forceinline__ void with_fetched(hw::Accumulators<Tile::N>& sum, Use&& use) {
+  __device__ __forceinline__ void with_fetched(hw::Accumulators<Tile::COLUMNS>& sum, Use&& use) {
     each_chunk(read, first, [this](int i, uint4& staged, const uint4*) { staged = fetched[i]; });
     __syncwarp();
-    if (first + WIDTH < Tile::N) fetch(first + WIDTH);
+    if (first + WIDTH < Tile::COLUMNS) fetch(first + WIDTH);
     each_pair<first>(sum, [&](const Pair& staged, int, float& left, float& right) {
       use(left, right, Element<C>::floats(staged));
     });
   }
 
   template <int first>
-  __device__ __forceinline__ void write_patch(hw::Accumulators<Tile::N>& sum) {
+  __device__ __forceinline__ void write_patch(hw::Accumulators<Tile::COLUMNS>& sum) {
     __syncwarp();  // the patch before this one has been read
     if (out.problem.accumulate)
       with_fetched<first>(sum, [](float& left, float& right, float2 former) {
@@ -130,7 +130,7 @@ struct Writer {
 
   /// Sums must stay in registers: the number of a patch is a constant wherever one is indexed.
   template <int... patches>
-  __device__ __forceinline__ void write(hw::Accumulators<Tile::N>& sum,
+  __device__ __forceinline__ void write(hw::Accumulators<Tile::COLUMNS>& sum,
                                         std::integer_sequence<int, patches...>) {
     if (read != nullptr) fetch(0);
     (write_patch<patches * WIDTH>(sum), ...);
@@ -138,11 +138,12 @@ struct Writer {
 };
 
 template <class Tile, class C>
-__device__ void store(hw::Accumulators<Tile::N>& sum, Patch<C>& patch, const float (&bias)[Tile::N],
-                      const Output<C>& out, int row, int column) {
+__device__ void store(hw::Accumulators<Tile::COLUMNS>& sum, Patch<C>& patch,
+                      const float (&bias)[Tile::COLUMNS], const Output<C>& out, int row,
+                      int column) {
   const C* const read = out.problem.accumulate ? out.problem.c : out.problem.positive;
   Writer<Tile, C> writer{patch, bias, out, row, column, read, {}};
-  writer.write(sum, std::make_integer_sequence<int, Tile::N / Patch<C>::columns>{});
+  writer.write(sum, std::make_integer_sequence<int, Tile::COLUMNS / Patch<C>::COLUMNS>{});
 }
 
 }  // namespace

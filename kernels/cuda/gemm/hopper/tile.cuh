@@ -17,17 +17,17 @@ namespace hw = ::hopper;
 template <HopperTile tile>
 struct HopperTiling {
   static constexpr HopperShape shape = hopper_shape(tile);
-  static constexpr int M = shape.rows, N = shape.columns;  ///< of c, per block
+  static constexpr int ROWS = shape.rows, COLUMNS = shape.columns;  ///< of c, per block
   static constexpr int CLUSTER = shape.cluster, STAGES = shape.stages, BLOCKS = shape.blocks;
-  static constexpr int CONSUMERS = M / hw::PANEL_ROWS;  ///< warpgroups that multiply; one copies
+  static constexpr int CONSUMERS = ROWS / hw::PANEL_ROWS;  ///< warpgroups that multiply; one copies
   static constexpr int CONSUMER_WARPS = CONSUMERS * 4;
   static constexpr int THREADS = (1 + CONSUMERS) * 128;
-  static constexpr int PANELS_A = M / hw::PANEL_ROWS, PANELS_B = N / hw::PANEL_ROWS;
+  static constexpr int PANELS_A = ROWS / hw::PANEL_ROWS, PANELS_B = COLUMNS / hw::PANEL_ROWS;
   /// A wide tile's sums alone are 128 registers, and 65536 for 384 threads are 168 each: there the
   /// producer gives some of its own away. 168 * 384 = 40 * 128 + 232 * 256.
-  static constexpr bool MOVES_REGISTERS = N == 256;
+  static constexpr bool MOVES_REGISTERS = COLUMNS == 256;
   static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
-  static_assert(M % hw::PANEL_ROWS == 0 && PANELS_B % CLUSTER == 0);
+  static_assert(ROWS % hw::PANEL_ROWS == 0 && PANELS_B % CLUSTER == 0);
 };
 
 /// How an element type is written: two neighbours in a row of c at a time.
@@ -69,8 +69,8 @@ struct Stage {
 /// the pairs that a warp writes at a time, 8 rows by 4 neighbours, lie in different banks.
 template <class C>
 struct Patch {
-  static constexpr int columns = 128 / sizeof(C);
-  alignas(16) C rows[16][columns + 8];
+  static constexpr int COLUMNS = 128 / sizeof(C);
+  alignas(16) C rows[16][COLUMNS + 8];
 };
 
 /// Where operands arrive, and are read. Sums of slices lie there when all have been read.
@@ -86,11 +86,11 @@ template <class Tile, class C>
 struct Shared {
   Ring<Tile> ring;
   Patch<C> patches[Tile::CONSUMER_WARPS];
-  alignas(16) float bias[Tile::CONSUMER_WARPS][Tile::N];
+  alignas(16) float bias[Tile::CONSUMER_WARPS][Tile::COLUMNS];
 };
 
 template <class Tile>
-using TileSums = ClusterSums<Tile::M, Tile::N>;
+using TileSums = ClusterSums<Tile::ROWS, Tile::COLUMNS>;
 
 /// With what it takes to move the beginning to a multiple of 1024.
 template <class Tile, class C>
@@ -157,28 +157,29 @@ struct Work {
   int first_k_block, end_k_block;
 };
 
-/// The order of the work. A cluster's tile is CLUSTER * M x N: rows for each of its blocks. 8 of
-/// them make a band; tiles are numbered down the columns of a band, band after band. So the
-/// clusters that work at a time read about as many rows of A as columns of B: the fewest bytes for
-/// so many tiles, and most of them from the L2 cache. The slices of a tile share a cluster.
+/// The order of the work. A cluster's tile is CLUSTER * ROWS x COLUMNS: rows for each of its
+/// blocks. 8 of them make a band; tiles are numbered down the columns of a band, band after band.
+/// So the clusters that work at a time read about as many rows of A as columns of B: the fewest
+/// bytes for so many tiles, and most of them from the L2 cache. The slices of a tile share a
+/// cluster.
 template <class Tile>
 struct Schedule {
-  static constexpr int band = 8, height = Tile::CLUSTER * Tile::M;
+  static constexpr int BAND = 8, HEIGHT = Tile::CLUSTER * Tile::ROWS;
   Extent extent;
   int rows, columns;
 
   __host__ __device__ explicit Schedule(const Extent& e)
-      : extent(e), rows((e.m - 1) / height + 1), columns((e.n - 1) / Tile::N + 1) {}
+      : extent(e), rows((e.m - 1) / HEIGHT + 1), columns((e.n - 1) / Tile::COLUMNS + 1) {}
   __host__ __device__ int count() const { return rows * columns; }
 
   /// The i-th tile's part for a block.
   __device__ Work work(int i, const ClusterPlace& place) const {
-    const int first = i / (band * columns) * band;
-    const int in_band = min(band, rows - first);
-    const int within = i % (band * columns);
+    const int first = i / (BAND * columns) * BAND;
+    const int in_band = min(BAND, rows - first);
+    const int within = i % (BAND * columns);
     const int row = (first + within % in_band) * Tile::CLUSTER + place.member;
     const int begin = place.slice * extent.slice_k_blocks;
-    return {row * Tile::M, within / in_band * Tile::N, begin,
+    return {row * Tile::ROWS, within / in_band * Tile::COLUMNS, begin,
             min(begin + extent.slice_k_blocks, extent.k_blocks)};
   }
 };
