@@ -143,7 +143,9 @@ void with_slices(const GemmProblem<T, C>& p, int count, cudaStream_t stream, F&&
                             .transpose_b = p.transpose_b,
                             .c = scratch.data(),
                             .accumulate = false,
-                            .row_sums = p.row_sums ? scratch.data() + count * p.m * p.n : nullptr});
+                            .row_sums = p.row_sums ? scratch.data() + count * p.m * p.n : nullptr,
+                            .a_f32 = p.a_f32,
+                            .b_f32 = p.b_f32});
   fold_slices(p, static_cast<const float*>(scratch.data()), count, stream);
 }
 
@@ -165,9 +167,7 @@ template <class Tile, class T, class C, class F>
 void with_tiles(const GemmProblem<T, C>& p, int wanted, cudaStream_t stream, F&& launch) {
   const Slices slices = cut_depth(p.k, wanted, Tile::DEPTH, shortest_slice * Tile::DEPTH);
   with_slices(p, slices.count, stream, [&](const auto& sums) {
-    launch(sums,
-           Access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(), aligned_results(sums),
-                  slices.depth},
+    launch(sums, Access{aligned_a(p), aligned_b(p), aligned_results(sums), slices.depth},
            dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices.count));
   });
 }
