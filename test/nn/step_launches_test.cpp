@@ -110,8 +110,8 @@ TEST_CASE("a step of an MLP: losses are those of single operations, in f32 and b
 }
 
 // 3 products forward, 5 backward, cross-entropy, the optimizer. A narrow product with a long sum is
-// cut into slices, which a further kernel adds up.
-TEST_CASE("a step of an MLP on a GPU is ten kernels in f32 but for slices, and casts in bf16") {
+// cut into slices, which a further kernel adds up. In bf16 the products round their factors.
+TEST_CASE("a step of an MLP on a GPU is ten kernels but for slices, in f32 and in bf16") {
   if (test::on_cpu()) return;
   const Sizes sizes{784, 512, 256, 10};
   const std::uint64_t slices = 4;
@@ -121,10 +121,9 @@ TEST_CASE("a step of an MLP on a GPU is ten kernels in f32 but for slices, and c
   CHECK(f32.launches.at("gemm_fold_slices_kernel") == slices);
   const Run bf16 = train(sizes, 128, 2, false, DType::bf16);
   INFO(described(bf16));
-  const std::uint64_t casts = 5;  // x, three weights, the gradient of the logits
-  CHECK(bf16.launches.at("cast_kernel") == casts);
+  CHECK(!bf16.launches.contains("cast_kernel"));
   const auto folds = bf16.launches.find("gemm_fold_slices_kernel");
-  CHECK(bf16.all == 10 + casts + (folds == bf16.launches.end() ? 0 : folds->second));
+  CHECK(bf16.all == 10 + (folds == bf16.launches.end() ? 0 : folds->second));
 }
 
 }  // namespace step_launches_cases
