@@ -2,6 +2,7 @@
 
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/matmul.h"
 
 namespace lockstep {
 
@@ -23,6 +24,12 @@ Tensor detail::rounded_to(DType dtype, const Tensor& x) {
   const Tensor rounded = Tensor::empty(x.shape(), dtype, x.device());
   kernels::cast(x, rounded);
   return rounded;
+}
+
+detail::FactorRounding detail::layer_rounding(const Tensor& x, const Tensor& w, bool whole) {
+  const DType dtype = w.dtype() == DType::f32 ? Autocast::current() : DType::f32;
+  if (dtype == DType::f32) return {};
+  return {dtype, whole && kernels::rounds_factors(x.device(), x.size(0), w.size(0), w.size(1))};
 }
 
 }  // namespace lockstep

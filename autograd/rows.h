@@ -94,8 +94,10 @@ void sum_rows(Gradients& g, int i, std::int64_t count, const F& write) {
 /// Operand i's gradient is a^T b, the sum over their rows.
 void add_product(Gradients& g, int i, const Tensor& a, const Tensor& b);
 
-/// Both: operand i's gradient is a^T b, and operand j's the sum of a's rows.
-void add_product_and_rows(Gradients& g, int i, int j, const Tensor& a, const Tensor& b);
+/// Both: operand i's gradient is a^T b, and operand j's the sum of a's rows. `round_to`: what both
+/// do with factors of f32, as kernels::linear_gradients.
+void add_product_and_rows(Gradients& g, int i, int j, const Tensor& a, const Tensor& b,
+                          DType round_to);
 
 /// Operand i's gradient (c,) is the sum of the rows of `rows` (n, c).
 void add_rows(Gradients& g, int i, const Tensor& rows);

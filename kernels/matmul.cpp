@@ -45,9 +45,18 @@ Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b
                     const MatmulFlags& flags) {
   check_defined(operation, "a", a);
   check_floating(operation, a);
-  check_beside(operation, "b", b, a.dtype(), a);
-  const bool mixed = is_16_bit(a.dtype()) && out.defined() && out.dtype() == DType::f32;
-  check_beside(operation, "out", out, mixed ? DType::f32 : a.dtype(), a);
+  const DType round_to = flags.round_to;
+  check<DTypeError>(round_to == DType::f32 || is_16_bit(round_to),
+                    "[{}] factors are rounded to bf16 or f16, not to {}", operation, round_to);
+  const bool rounds = round_to != DType::f32;
+  const DType dtype = rounds ? round_to : a.dtype();
+  const auto factor_dtype = [&](const Tensor& x) {
+    return rounds && x.defined() && x.dtype() == DType::f32 ? DType::f32 : dtype;
+  };
+  check_beside(operation, "a", a, factor_dtype(a), a);
+  check_beside(operation, "b", b, factor_dtype(b), a);
+  const bool mixed = is_16_bit(dtype) && out.defined() && out.dtype() == DType::f32;
+  check_beside(operation, "out", out, mixed ? DType::f32 : dtype, a);
   check_rank(operation, "a", a, 2);
   check_rank(operation, "b", b, 2);
   const std::int64_t m = a.size(flags.transpose_a ? 1 : 0), k = a.size(flags.transpose_a ? 0 : 1);
@@ -75,8 +84,8 @@ void check_blocks(RowBlocks blocks, std::int64_t k) {
 }
 
 // Whether a row of a chain product with `a` on the left has the same bits beside any other rows.
-bool rows_are_alone(const Tensor& a) {
-  return a.device() == Device{} && is_differentiable(a.dtype());
+bool rows_are_alone(const Tensor& a, MatmulFlags flags) {
+  return a.device() == Device{} && is_differentiable(a.dtype()) && flags.round_to == DType::f32;
 }
 
 void multiply(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out,
@@ -98,7 +107,7 @@ void by_blocks(const char* operation, const Tensor& a, const Tensor& b, const Ep
                     "[{}] blocks go from row 0 to row {}, got {} to {}", operation, a.size(0),
                     blocks.front(), blocks.back());
   const ChainProducts chains;
-  if (rows_are_alone(a)) return multiply(a, b, epilogue, out, flags);
+  if (rows_are_alone(a, flags)) return multiply(a, b, epilogue, out, flags);
   for (std::size_t k = 0; k + 1 < blocks.size(); ++k) {
     if (blocks[k] == blocks[k + 1]) continue;
     const auto rows = [&](const Tensor& of) {
@@ -140,6 +149,10 @@ void allow_tf32(bool allow) {
 }
 bool tf32_allowed() { return tf32; }
 
+bool rounds_factors(Device device, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return backend_of(device).rounds_factors(m, n, k);
+}
+
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags,
             RowBlocks blocks, const Epilogue& epilogue) {
   check_product("matmul", a, b, out, flags);
@@ -154,6 +167,7 @@ void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlock
   check<UsageError>(flags.transpose_a && !flags.transpose_b,
                     "[matmul_blocks] takes transpose_a without transpose_b, got {} and {}",
                     flags.transpose_a, flags.transpose_b);
+  check<UsageError>(flags.round_to == DType::f32, "[matmul_blocks] rounds no factors");
   check_product("matmul_blocks", a, b, out, flags);
   check_differentiable("matmul_blocks", out);
   check_blocks(blocks, a.size(0));
@@ -161,22 +175,23 @@ void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlock
 }
 
 void linear(const Tensor& x, const Tensor& w, const Epilogue& epilogue, const Tensor& out,
-            RowBlocks blocks) {
-  const MatmulFlags flags{.transpose_b = true};
+            RowBlocks blocks, DType round_to) {
+  const MatmulFlags flags{.transpose_b = true, .round_to = round_to};
   check_product("linear", x, w, out, flags);
   check_epilogue("linear", epilogue, out, flags);
   by_blocks("linear", x, w, epilogue, out, flags, blocks);
 }
 
-void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw, const Into& dbias) {
-  const MatmulFlags flags{.transpose_a = true, .accumulate = dw.accumulate};
+void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw, const Into& dbias,
+                      DType round_to) {
+  const MatmulFlags flags{.transpose_a = true, .accumulate = dw.accumulate, .round_to = round_to};
   check_product("linear_gradients", dy, x, dw.tensor, flags);
   check_beside("linear_gradients", "dbias", dbias.tensor, dw.tensor.dtype(), dy);
   check_shape("linear_gradients", "dbias", dbias.tensor, {dy.size(1)});
   if (dy.numel() > 0 && x.numel() > 0)
-    return backend_of(dy.device()).linear_gradients(dy, x, dw, dbias);
+    return backend_of(dy.device()).linear_gradients(dy, x, dw, dbias, round_to);
   multiply(dy, x, {}, dw.tensor, flags);
-  sum_rows(as(dbias.tensor.dtype(), dy), dbias.tensor, dbias.accumulate);
+  sum_rows(as(dbias.tensor.dtype(), rounded_factor(round_to, dy)), dbias.tensor, dbias.accumulate);
 }
 
 }  // namespace lockstep::kernels

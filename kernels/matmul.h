@@ -7,6 +7,10 @@
 ///
 /// Dtypes: a and b alike, and so `out` and the bias. Where a and b are of 16 bits, the bias may be
 /// f32, and so may `out`, with its bias: then nothing is rounded after the product.
+///
+/// `round_to` bf16 or f16: factors may also be f32. They are rounded to that dtype, to the nearest
+/// and ties to even, as cast() does, and the product is that of 16-bit factors. rounds_factors()
+/// says where this costs less than a cast() before it.
 
 #include <cstdint>
 #include <span>
@@ -55,7 +59,14 @@ struct MatmulFlags {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
+  DType round_to = DType::f32;  ///< bf16 or f16: what factors of f32 are rounded to; f32: none is
 };
+
+/// Whether products of these sizes (m, k) (k, n) on this device round factors of f32 in their own
+/// kernel, as far as they are those of a linear layer: linear(), linear_gradients() into f32, and
+/// dx. Others, and all products on the CPU, cast them to new memory first: a caller who multiplies
+/// by a factor several times had better do so itself, once. The same for any order of m, n and k.
+bool rounds_factors(Device device, std::int64_t m, std::int64_t n, std::int64_t k);
 
 /// What becomes of the sums of a product before they are stored, in this order. On GPUs the kernel
 /// of the product does it. None goes with `accumulate`.
@@ -89,7 +100,7 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags fla
 /// with `accumulate` the sum is then added to `out`. Chain products on the CPU keep the partial
 /// sums in the first-level cache. All others write them to memory, a matrix of out's size for each
 /// block. `out` must not overlap a or b. Throws UsageError for other flags, ShapeError for blocks
-/// that do not fit.
+/// that do not fit. It rounds no factors.
 void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
                    MatmulFlags flags = {.transpose_a = true});
 
@@ -98,9 +109,9 @@ void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlock
 ///
 /// Backward is two calls: dx = matmul(dy, w), and linear_gradients(dy, x, dw, dbias).
 ///
-/// `blocks`: of x's rows, as of matmul.
+/// `blocks`: of x's rows, as of matmul. `round_to`: as of MatmulFlags.
 void linear(const Tensor& x, const Tensor& w, const Epilogue& epilogue, const Tensor& out,
-            RowBlocks blocks = {});
+            RowBlocks blocks = {}, DType round_to = DType::f32);
 
 /// Where a result goes.
 struct Into {
@@ -111,7 +122,9 @@ struct Into {
 /// dw (+)= dy^T x, and dbias (+)= the sum of dy's rows: dy (N, out), x (N, in), dw (out, in), dbias
 /// (out,) of dw's dtype. The handwritten products of GPUs (but those of f64) do both in one kernel,
 /// which reads dy once; dbias is then as exact as dw, and with tf32 the sum of rounded numbers.
-/// Elsewhere these are matmul() and sum_rows().
-void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw, const Into& dbias);
+/// Elsewhere these are matmul() and sum_rows(). `round_to`: as of MatmulFlags; dbias is the sum of
+/// the rounded rows.
+void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw, const Into& dbias,
+                      DType round_to = DType::f32);
 
 }  // namespace lockstep::kernels

@@ -118,15 +118,16 @@ void add_waiting_lanes(ParameterState& parameter) {
 
 namespace {
 
-void add_product(RowSum& sum, const Tensor& a, const Tensor& b) {
+void add_product(RowSum& sum, const Tensor& a, const Tensor& b, DType round_to = DType::f32) {
   if (!sum) return;
   const Gradients::Destination& whole = sum.whole();
-  if (whole && !sum.lanes().empty() && a.dtype() == whole.tensor.dtype())
+  const bool rounds = round_to != DType::f32;
+  if (whole && !sum.lanes().empty() && !rounds && a.dtype() == whole.tensor.dtype())
     return kernels::matmul_blocks(a, b, whole.tensor, sum.lanes(),
                                   {.transpose_a = true, .accumulate = whole.accumulate});
   sum.each([&](const RowRange& rows, const Gradients::Destination& to) {
     kernels::matmul(rows.of(a), rows.of(b), to.tensor,
-                    {.transpose_a = true, .accumulate = to.accumulate});
+                    {.transpose_a = true, .accumulate = to.accumulate, .round_to = round_to});
   });
 }
 
@@ -150,7 +151,8 @@ void add_rows(Gradients& g, int i, const Tensor& rows) {
   add_rows(sum, rows);
 }
 
-void add_product_and_rows(Gradients& g, int i, int j, const Tensor& a, const Tensor& b) {
+void add_product_and_rows(Gradients& g, int i, int j, const Tensor& a, const Tensor& b,
+                          DType round_to) {
   RowSum product(g, i, a.size(0)), rows(g, j, a.size(0));
   const bool alike = std::ranges::equal(product.lanes(), rows.lanes());
   // On the cpu, the products of all lanes in one call: the same bits, in less time.
@@ -158,10 +160,12 @@ void add_product_and_rows(Gradients& g, int i, int j, const Tensor& a, const Ten
   if (product && rows && alike && !in_blocks)
     return product.each_with(rows, [&](const RowRange& part, const auto& dw, const auto& db) {
       kernels::linear_gradients(part.of(a), part.of(b), {dw.tensor, dw.accumulate},
-                                {db.tensor, db.accumulate});
+                                {db.tensor, db.accumulate}, round_to);
     });
-  add_product(product, a, b);
-  add_rows(rows, a);
+  const bool rounds = rows && round_to != DType::f32;  // the sum is that of rounded rows
+  const Tensor dy = rounds ? detail::rounded_to(round_to, a) : a;
+  add_product(product, dy, b, round_to);
+  add_rows(rows, dy);
 }
 
 // ---- what is made of parameters alone, beside samples ----

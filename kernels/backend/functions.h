@@ -57,8 +57,9 @@ virtual void huber_backward(const Tensor& dloss, const Tensor& x, const Tensor& 
 virtual void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out,
                     const MatmulFlags& flags) LOCKSTEP_BACKEND;
 /// dy and x have elements.
-virtual void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw,
-                              const Into& dbias) LOCKSTEP_BACKEND;
+virtual void linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw, const Into& dbias,
+                              DType round_to) LOCKSTEP_BACKEND;
+virtual bool rounds_factors(std::int64_t m, std::int64_t n, std::int64_t k) LOCKSTEP_BACKEND;
 /// `out` has elements; K may be 0.
 virtual void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
                            bool accumulate) LOCKSTEP_BACKEND;

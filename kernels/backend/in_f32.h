@@ -14,6 +14,11 @@ inline Tensor as(DType dtype, const Tensor& x) {
   return converted;
 }
 
+/// A factor of a product that rounds its f32 factors to `round_to`, as matmul.h says, or none.
+inline Tensor rounded_factor(DType round_to, const Tensor& x) {
+  return round_to == DType::f32 ? x : as(round_to, x);
+}
+
 /// f(x, out) on f32 copies of two 16-bit tensors; `out` becomes its copy, rounded once. `keep`:
 /// whether f looks at what `out` held.
 template <class F>

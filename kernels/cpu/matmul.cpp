@@ -48,16 +48,21 @@ void multiply_by_type(const Tensor& a, const Tensor& b, const Tensor& bias, cons
 
 }  // namespace
 
+bool CpuBackend::rounds_factors(std::int64_t, std::int64_t, std::int64_t) { return false; }
+
 void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                         const Tensor& out, const MatmulFlags& flags) {
-  multiply_by_type(a, b, epilogue.bias, out, flags);
+  multiply_by_type(rounded_factor(flags.round_to, a), rounded_factor(flags.round_to, b),
+                   epilogue.bias, out, flags);
   after_product(epilogue, out);
 }
 
 void CpuBackend::linear_gradients(const Tensor& dy, const Tensor& x, const Into& dw,
-                                  const Into& dbias) {
-  matmul(dy, x, {}, dw.tensor, {.transpose_a = true, .accumulate = dw.accumulate});
-  kernels::sum_rows(as(dbias.tensor.dtype(), dy), dbias.tensor, dbias.accumulate);
+                                  const Into& dbias, DType round_to) {
+  const Tensor rows = rounded_factor(round_to, dy);
+  matmul(rows, x, {}, dw.tensor,
+         {.transpose_a = true, .accumulate = dw.accumulate, .round_to = round_to});
+  kernels::sum_rows(as(dbias.tensor.dtype(), rows), dbias.tensor, dbias.accumulate);
 }
 
 void CpuBackend::matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out,

@@ -36,6 +36,12 @@ struct GemmProblem {
   // op(a)'s rows, too; null: no.
   C* row_sums = nullptr;
   bool accumulate_row_sums = false;
+  // Factors that lie in memory as f32, in place of `a` and `b`, which are null then. Each number is
+  // rounded to T, a type of 16 bits, before it is multiplied. For what cuda::can_round() alone.
+  const float* a_f32 = nullptr;
+  const float* b_f32 = nullptr;
+
+  bool rounds() const { return a_f32 || b_f32; }
 };
 
 /// That of tensors, whose shapes and dtypes have been checked.
@@ -43,18 +49,26 @@ template <class T, class C = T>
 GemmProblem<T, C> problem_of(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                              const Tensor& out, const MatmulFlags& flags) {
   const auto data = [](const Tensor& x) { return x.defined() ? x.data<C>() : nullptr; };
+  const auto factor = [](const Tensor& x) {
+    return x.dtype() == dtype_of<T>() ? x.data<T>() : nullptr;
+  };
+  const auto in_f32 = [](const Tensor& x) {
+    return x.dtype() == dtype_of<T>() ? nullptr : x.data<float>();
+  };
   return {.m = out.size(0),
           .n = out.size(1),
           .k = a.size(flags.transpose_a ? 0 : 1),
-          .a = a.data<T>(),
+          .a = factor(a),
           .transpose_a = flags.transpose_a,
-          .b = b.data<T>(),
+          .b = factor(b),
           .transpose_b = flags.transpose_b,
           .c = out.data<C>(),
           .accumulate = flags.accumulate,
           .bias = epilogue.bias.defined() ? epilogue.bias.data<SumOf<C>>() : nullptr,
           .relu = epilogue.relu,
-          .positive = data(epilogue.positive)};
+          .positive = data(epilogue.positive),
+          .a_f32 = in_f32(a),
+          .b_f32 = in_f32(b)};
 }
 
 namespace cpu {

@@ -9,6 +9,8 @@
 
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/lanes.h"
 #include "support/device.h"
 #include "support/op_table.h"
 
@@ -196,6 +198,53 @@ TEST_CASE("autocast: a recomputed block is computed as it was, wherever backward
     tape.backward(sum(y * weights));
     CHECK(same_bits(tape.gradient(w), plain[2]));
   }
+}
+
+// Products on a GPU that round their factors themselves keep the f32 one for backward.
+TEST_CASE("autocast: a factor that was changed before backward is refused, or its copy was kept") {
+  const Tensor x = Tensor::full({3, 4}, 0.3, DType::f32, test_device());
+  for (const int changed : {0, 1}) {
+    CAPTURE(changed);
+    Tape tape;
+    const Tensor rows = x.clone(), weight = Tensor::full({2, 4}, 0.7, DType::f32, test_device());
+    const Tensor a = tape.watch(rows), w = tape.watch(weight);
+    Tensor loss;
+    {
+      const Autocast autocast(DType::bf16);
+      loss = sum(linear(a, w));
+    }
+    (changed == 0 ? a : w).detach().fill(1);
+    if (test::on_cpu()) {
+      tape.backward(loss);
+      CHECK(same_bits(tape.gradient(w), rounded(Tensor::full({2, 4}, 0.3), DType::bf16) * 3.0));
+    } else {
+      CHECK_THROWS_WITH_AS(tape.backward(loss), doctest::Contains("was changed in place"),
+                           StateError);
+    }
+  }
+}
+
+// Whether their products do it depends on their number, which is another one on other ranks.
+TEST_CASE("autocast: rows that are a part of a batch have their factors cast, on GPUs too") {
+  if (test::on_cpu()) return;
+  const auto casts = [](bool cut) {
+    const auto launched = [] {
+      const auto launches = gpu::kernel_launches();
+      const auto at = launches.find("cast_kernel");
+      return at == launches.end() ? 0 : at->second;
+    };
+    std::optional<LaneScope> scope;
+    if (cut) scope.emplace(std::make_shared<const Lanes>(4, 2, Shard{}));
+    Tape tape;
+    const Tensor x = Tensor::full({4, 3}, 0.3, DType::f32, test_device());
+    const Tensor w = tape.watch(Tensor::full({2, 3}, 0.7, DType::f32, test_device()));
+    const Autocast autocast(DType::bf16);
+    const auto before = launched();
+    (void)linear(cut ? of_samples(x) : x, w);
+    return launched() - before;
+  };
+  CHECK(casts(true) == 2);
+  CHECK(casts(false) == 0);
 }
 
 TEST_CASE("autocast: f16 loses small gradients, and a scaled loss keeps them") {

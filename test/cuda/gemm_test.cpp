@@ -237,6 +237,48 @@ void check_tiles(PlannedProduct<T, C> product, const TileSpeed (&speeds)[N], boo
   }
 }
 
+/// Many of them lie halfway between two numbers of f16, or of bf16.
+std::vector<float> halfway_values(std::int64_t count, int seed) {
+  std::vector<float> values = varied_values<float>(count, seed);
+  for (float& value : values) value = std::floor(value * 0x1p11f) * 0x1p-11f;
+  return values;
+}
+
+/// Rung 10 with factors of f32, one or both, at these offsets, has the bits that it has of cast ones.
+template <class T, class C>
+void check_rounding(const Case& c, int slices, std::size_t offset_a, std::size_t offset_b) {
+  const std::vector<float> a_values = halfway_values(c.m * c.k, 1);
+  const std::vector<float> b_values = halfway_values(c.k * c.n, 2);
+  const OnDevice<float> a(a_values, offset_a), b(b_values, offset_b);
+  const OnDevice<T> a_cast({a_values.begin(), a_values.end()}, offset_b);
+  const OnDevice<T> b_cast({b_values.begin(), b_values.end()}, offset_a);
+  const Trial<T, C> trial(c);
+  const auto run = [&](bool a_f32, bool b_f32) {
+    const OnDevice<C> sums(varied_values<C>(c.m, 6), c.offset);
+    std::vector<C> all = trial.run([&](GemmProblem<T, C> problem) {
+      problem.a = a_f32 ? nullptr : a_cast.data();
+      problem.b = b_f32 ? nullptr : b_cast.data();
+      problem.a_f32 = a_f32 ? a.data() : nullptr;
+      problem.b_f32 = b_f32 ? b.data() : nullptr;
+      if (c.transpose_a && !c.transpose_b) problem.row_sums = sums.data();
+      gemm_tensor_16(problem, {a_f32 || b_f32 ? 0 : 1, slices}, nullptr);
+    });
+    const std::vector<C> rows = sums.read();
+    all.insert(all.end(), rows.begin(), rows.end());
+    return all;
+  };
+  const std::vector<C> expected = run(false, false);
+  for (const auto& [a_f32, b_f32] : {std::pair{true, true}, {true, false}, {false, true}}) {
+    CAPTURE(a_f32 + 2 * b_f32);
+    if (rounds_in_layout(c.transpose_a, c.transpose_b, b_f32, std::is_same_v<C, float>)) {
+      const std::vector<C> found = run(a_f32, b_f32);
+      CHECK(std::memcmp(found.data(), expected.data(), found.size() * sizeof(C)) == 0);
+    } else {
+      CHECK_THROWS_AS(run(a_f32, b_f32), UsageError);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloat16, Half) {
@@ -263,6 +305,24 @@ TEST_CASE("every size of tiles" * doctest::test_suite("not-races")) {
   check_tiles<Half>(gemm_tensor_16, tensor_16_speeds);
   check_tiles<BFloat16, float>(gemm_tensor_16, tensor_16_speeds);
   check_tiles<Half, float>(gemm_tensor_16, tensor_16_speeds);
+}
+
+TEST_CASE_TEMPLATE("factors of f32 are rounded on their way as a cast rounds them", T, BFloat16,
+                   Half) {
+  // Full tiles and tails, odd sizes, a k that the ring of tiles does not hold; rows that begin at
+  // multiples of 16 bytes in both types, in one, and in none.
+  const std::int64_t sizes[][3] = {{1, 1, 1}, {64, 72, 40}, {5, 130, 20}, {72, 67, 333}};
+  std::size_t turn = 0;
+  for (const auto& [m, n, k] : sizes)
+    for (const bool ta : flags)
+      for (const bool tb : flags) {
+        const std::size_t offset_a = turn % 2, offset_b = turn / 2 % 2;
+        const Case c{m, n, k, ta, tb, thens[turn % 6], turn % 3 / 2};
+        check_rounding<T, T>(c, 1, offset_a, offset_b);
+        check_rounding<T, float>(c, 2, offset_b, offset_a);
+        check_rounding<T, float>(c, 1, 0, 0);
+        turn += ta && tb ? 2 : 1;  // the layouts meet other ends and offsets at the next size
+      }
 }
 
 TEST_CASE("tiles in several bands") {

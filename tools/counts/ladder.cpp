@@ -12,8 +12,6 @@
 namespace lockstep::counts {
 namespace {
 
-using kernels::GemmProblem;
-
 struct Sizes {
   std::int64_t m, n, k;
   bool transpose_a, transpose_b;
@@ -23,19 +21,19 @@ struct Sizes {
   }
 };
 
-/// run(problem, stream) enqueues it. `with_rows`: the sums of op(a)'s rows come with it.
+/// run(problem, stream) enqueues it. `with_rows`: the sums of op(a)'s rows come with it. `factors`:
+/// what both lie in memory as, T or f32.
 template <class T, class C, class Run>
 Problem product(const kernels::cuda::Rung<T>& rung, const std::string& type, const Sizes& s,
-                Run run, bool with_rows = false) {
-  const auto prepare = [s, run, with_rows](Device device) {
+                Run run, bool with_rows = false, DType factors = dtype_of<T>()) {
+  const auto prepare = [s, run, with_rows, factors](Device device) {
     Tensors t(device);
-    const Tensor a = t.read(s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, dtype_of<T>());
-    const Tensor b = t.read(s.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, dtype_of<T>());
+    const Tensor a = t.read(s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, factors);
+    const Tensor b = t.read(s.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, factors);
     const Tensor c = t.written({s.m, s.n}, dtype_of<C>());
     const Tensor rows = with_rows ? t.written({s.m}, dtype_of<C>()) : Tensor();
     return t.work([=] {
-      GemmProblem<T, C> problem{s.m,         s.n,           s.k,         a.data<T>(), s.transpose_a,
-                                b.data<T>(), s.transpose_b, c.data<C>(), false};
+      auto problem = kernels::problem_of<T, C>(a, b, {}, c, {s.transpose_a, s.transpose_b});
       if (with_rows) problem.row_sums = rows.data<C>();
       run(problem, lockstep::cuda::queue_of(c).stream);
     });
@@ -92,6 +90,9 @@ std::vector<Problem> ladder_problems() {
   const auto rungs = kernels::cuda::rungs<BFloat16>();
   for (const Sizes& sizes : layouts)
     all.push_back(product<BFloat16, float>(rungs[0], "bf16_f32", sizes, tensor_16));
+  for (const Sizes& sizes : layouts)
+    all.push_back(
+        product<BFloat16, float>(rungs[0], "bf16_from_f32", sizes, tensor_16, false, DType::f32));
   for (const Sizes& sizes : layouts)
     all.push_back(product<BFloat16, BFloat16>(rungs[1], "bf16_wide", sizes, wide_16));
   for (const kernels::cuda::Rung<float>& rung : kernels::cuda::rungs<float>()) {

@@ -20,6 +20,16 @@
 /// four banks; rows in shared memory are 80 bytes apart (depth contiguous) or 272 (144 for small
 /// tiles), which modulo 128 are 0, 80, 32, 112, 64, 16, 96, 48 and 0, 16, 32, ...
 ///
+/// Factors of small products may also lie in memory as f32, which saves the casts before them: each
+/// such factor's tiles are f32, and its numbers are rounded, to the nearest and ties to even, while
+/// they go to registers. With g = l / 4 and t = l % 4, thread l wants the pairs (outer g, depths
+/// 2 t and 2 t + 1). It reads one at once where depth is contiguous, 8 bytes, half a warp at a
+/// time; rows of 32 + 8 words put them into 32 banks. Elsewhere it reads two words, from rows of
+/// 64 + 4:
+///
+///     40 g + 2 t  mod 32, g < 4:  0..7, 8..15, 16..23, 24..31
+///     136 t + g   mod 32:         0..7, 8..15, 16..23, 24..31
+///
 /// Source: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
 //
 // Counted (./lockstep count --write; docs/counters.md):
@@ -44,6 +54,8 @@
 //   gemm_10_tensor_bf16_bf16_f32 256x256x64 TN: stores 16.00 (100 %), cp.async 16.00 (100 %),
 //     into shared 4.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
 //     DRAM 1.00 of the fewest
+
+#include <cstring>
 
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/tensor_product.cuh"
@@ -73,6 +85,38 @@ struct Core16 {
       ldmatrix_x4_trans(fragment, tile + (matrix_depth + lane % 8) * ROW + matrix_outer);
   }
 
+  /// The same of a tile of f32, rounded.
+  template <bool DEPTH_CONTIGUOUS, int ROW, bool OUTER_FIRST>
+  static __device__ __forceinline__ void read(std::uint32_t (&fragment)[4], const float* tile,
+                                              int outer, int depth) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int along_outer = OUTER_FIRST ? i % 2 : i / 2,
+                along_depth = OUTER_FIRST ? i / 2 : i % 2;
+      const int o = outer + lane / 4 + along_outer * 8, d = depth + lane % 4 * 2 + along_depth * 8;
+      if constexpr (DEPTH_CONTIGUOUS) {
+        const auto two = load_pack<2>(tile + o * ROW + d);
+        fragment[i] = pair(two[0], two[1]);
+      } else {
+        fragment[i] = pair(tile[d * ROW + o], tile[(d + 1) * ROW + o]);
+      }
+    }
+  }
+
+  /// A register of two rounded numbers, the first in its lower half.
+  static __device__ __forceinline__ std::uint32_t pair(float first, float second) {
+    std::uint32_t bits;
+    if constexpr (std::is_same_v<T, __half>) {
+      const __half2 rounded = __floats2half2_rn(first, second);
+      memcpy(&bits, &rounded, sizeof(bits));
+    } else {
+      const __nv_bfloat162 rounded = __floats2bfloat162_rn(first, second);
+      memcpy(&bits, &rounded, sizeof(bits));
+    }
+    return bits;
+  }
+
   static __device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&a)[4],
                                                   const std::uint32_t (&b)[2]) {
     if constexpr (std::is_same_v<T, __half>)
@@ -89,13 +133,25 @@ __global__ void __launch_bounds__(Tile::THREADS, 2)
   tensor_product<Tile, A_DEPTH_CONTIGUOUS, B_DEPTH_CONTIGUOUS>(p, access);
 }
 
+/// Whether there is such a kernel. `a`, `b`: their depth is contiguous.
+template <class Tile, class C>
+constexpr bool has_kernel(bool a, bool b) {
+  using T = typename Tile::Element;
+  constexpr bool a_f32 = !std::is_same_v<typename Tile::A, T>;
+  constexpr bool b_f32 = !std::is_same_v<typename Tile::B, T>;
+  return (!a_f32 && !b_f32) || rounds_in_layout(!a, b, b_f32, std::is_same_v<C, float>);
+}
+
 template <class Tile, class C>
 void run(const GemmProblem<typename Tile::Element, C>& p, int slices, cudaStream_t stream) {
   const auto start = [&]<class T, class Sum>(const GemmProblem<T, Sum>& sums, const Access& access,
                                              const auto& shape) {
     with_orders(p, [&](auto a, auto b) {
-      lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, Sum>>(shape, stream,
-                                                                                   sums, access);
+      if constexpr (has_kernel<Tile, Sum>(a.value, b.value))
+        lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, Sum>>(shape, stream,
+                                                                                     sums, access);
+      else
+        fail<UsageError>("[matmul] rung 10 rounds no factors that lie in this way");
     });
   };
   with_tiles<Tile>(p, slices, stream, start);
@@ -105,7 +161,14 @@ template <class T, class C>
 void run_plan(const GemmProblem<T, C>& p, const Plan& plan, cudaStream_t stream) {
   using Large = TensorTiling<Core16<T>, 64>;
   using Small = TensorTiling<Core16<T>, 32>;
-  static_assert(has_speed<Large>(tensor_16_speeds[0]) && has_speed<Small>(tensor_16_speeds[1]));
+  using A32 = TensorTiling<Core16<T>, 32, float, T>;
+  using B32 = TensorTiling<Core16<T>, 32, T, float>;
+  using Both32 = TensorTiling<Core16<T>, 32, float, float>;
+  static_assert(has_speed<Large>(tensor_16_speeds[0]) && has_speed<Small>(tensor_16_speeds[1]) &&
+                has_speed<Both32>(rounding_speeds[0]));
+  if (p.a_f32 && p.b_f32) return run<Both32>(p, plan.slices, stream);
+  if (p.a_f32) return run<A32>(p, plan.slices, stream);
+  if (p.b_f32) return run<B32>(p, plan.slices, stream);
   if (plan.tile == 0) return run<Large>(p, plan.slices, stream);
   run<Small>(p, plan.slices, stream);
 }

@@ -38,6 +38,7 @@ void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) { run_faster(p,
 
 template <class T, class C>
 void gemm(const GemmProblem<T, C>& p, cudaStream_t stream) {
+  if (p.rounds()) return gemm_tensor_16(p, stream);
   run_faster(p, stream);
 }
 template void gemm(const GemmProblem<BFloat16>&, cudaStream_t);
@@ -57,7 +58,9 @@ void gemm_tensor_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
 
 template <class T, class C>
 void gemm_tensor_16(const GemmProblem<T, C>& p, cudaStream_t stream) {
-  gemm_tensor_16(p, plan_product(p.m, p.n, p.k, tensor_16_speeds).plan, stream);
+  const Estimate estimate = p.rounds() ? plan_product(p.m, p.n, p.k, rounding_speeds)
+                                       : plan_product(p.m, p.n, p.k, tensor_16_speeds);
+  gemm_tensor_16(p, estimate.plan, stream);
 }
 template void gemm_tensor_16(const GemmProblem<BFloat16>&, cudaStream_t);
 template void gemm_tensor_16(const GemmProblem<Half>&, cudaStream_t);

@@ -16,7 +16,8 @@
 ///   bf16, f16  11_hopper_bf16      the copies and the tensor cores of Hopper GPUs (sm_90a)
 ///   tf32       12_hopper_tf32      the same for tf32
 ///
-/// A product of 16-bit factors may have a result of f32 (rungs 10 and 11).
+/// A product of 16-bit factors may have a result of f32 (rungs 10 and 11). Rung 10 also takes
+/// factors of f32, and rounds them on their way: can_round().
 ///
 /// All functions only enqueue work on `stream` and may be called from any thread. Results are
 /// deterministic: their bits depend on the rung, and on the problem alone. For 16-bit types and
@@ -28,6 +29,7 @@
 
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "lockstep/core/half.h"
 #include "lockstep/kernels/cuda/gemm/slice_plan.h"
@@ -55,7 +57,7 @@ void gemm_vectorized(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_warp_tile(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_double_buffered(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_tensor_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
-/// Rungs 10 and 11: T is BFloat16 or Half, C is T or float.
+/// Rungs 10 and 11: T is BFloat16 or Half, C is T or float. Rung 10 takes what can_round(), too.
 template <class T, class C>
 void gemm_tensor_16(const GemmProblem<T, C>& problem, cudaStream_t stream);
 /// On other GPUs than Hopper's (the simulated one is one if it is asked to be: docs/simulator.md),
@@ -64,8 +66,22 @@ template <class T, class C>
 void gemm_hopper_16(const GemmProblem<T, C>& problem, cudaStream_t stream);
 void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
 
+/// Whether rung 10 takes products with factors of f32 that lie in this way. They are those of a
+/// layer, x w^T, dz w and dz^T x: w and the last one's result are f32, any of the others may be.
+constexpr bool rounds_in_layout(bool transpose_a, bool transpose_b, bool b_f32, bool c_f32) {
+  return transpose_a ? !transpose_b && c_f32 : b_f32;
+}
+/// Whether gemm() takes the factors of f32 that p has. If not, they are to be cast before.
+template <class T, class C>
+bool can_round(const GemmProblem<T, C>& p) {
+  return rounds_on_the_way(p.m, p.n, p.k) &&
+         rounds_in_layout(p.transpose_a, p.transpose_b, p.b_f32 != nullptr,
+                          std::is_same_v<C, float>);
+}
+
 /// Rungs 8 to 10 with a given plan, instead of the one that plan_product makes. plan.tile is a row
-/// of the rung's table in slice_plan.h. (hopper/hopper.h: rungs 11 and 12.)
+/// of the rung's table in slice_plan.h; with factors of f32, of rounding_speeds. (hopper/hopper.h:
+/// rungs 11 and 12.)
 void gemm_double_buffered(const GemmProblem<float>& problem, const Plan& plan, cudaStream_t stream);
 void gemm_tensor_tf32(const GemmProblem<float>& problem, const Plan& plan, cudaStream_t stream);
 template <class T, class C>

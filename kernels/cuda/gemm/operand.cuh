@@ -53,6 +53,18 @@ __host__ __device__ Operand<T> operand_b(const GemmProblem<T, C>& p) {
   return {p.b, p.n, p.k, p.transpose_b};
 }
 
+/// Whether rows of `a`, or of `b`, are aligned, in whichever type they lie in memory.
+template <class T, class C>
+bool aligned_a(const GemmProblem<T, C>& p) {
+  if (p.a_f32) return Operand<float>{p.a_f32, p.m, p.k, !p.transpose_a}.aligned_rows();
+  return operand_a(p).aligned_rows();
+}
+template <class T, class C>
+bool aligned_b(const GemmProblem<T, C>& p) {
+  if (p.b_f32) return Operand<float>{p.b_f32, p.n, p.k, p.transpose_b}.aligned_rows();
+  return operand_b(p).aligned_rows();
+}
+
 /// The same problem with CUDA's names for the types of numbers.
 template <class T, class C>
 auto on_device(const GemmProblem<T, C>& p) {
@@ -71,7 +83,9 @@ auto on_device(const GemmProblem<T, C>& p) {
                                      p.relu,
                                      reinterpret_cast<const Result*>(p.positive),
                                      reinterpret_cast<Result*>(p.row_sums),
-                                     p.accumulate_row_sums};
+                                     p.accumulate_row_sums,
+                                     p.a_f32,
+                                     p.b_f32};
 }
 
 /// relu's backward: the gradient, or 0 where relu's output y is not positive. NaN passes, as in

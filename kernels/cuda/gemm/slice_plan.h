@@ -143,5 +143,28 @@ inline constexpr TileSpeed tensor_tf32_speeds[] = {{128, 128, 16, 2, 1200, 910},
                                                    {64, 64, 16, 4, 560, 350}};
 inline constexpr TileSpeed tensor_16_speeds[] = {{128, 128, 32, 2, 1000, 720},
                                                  {64, 64, 32, 4, 480, 300}};
+/// Those of rung 10 for factors of f32: an estimate. Their tiles take twice the shared memory, and
+/// it takes 384 cycles to write a pair of them, and to read it by pairs of numbers.
+inline constexpr TileSpeed rounding_speeds[] = {{64, 64, 32, 2, 480, 400}};
+
+/// Whether a product of 16-bit numbers takes factors that lie in memory as f32, and rounds them on
+/// their way; else they are rounded by casts before. The same for all three products of a layer,
+/// x w^T, dz w and dz^T x, whose sizes are the same three numbers.
+///
+/// A cast costs H100::further_kernel, 3000 cycles. A layer has three factors: without casts it
+/// saves 9000, or 3000 where the layers around it have rounded x and dz. A product pays for it with
+/// bytes and with its small tiles, in cycles per m n k, if there is work for all multiprocessors:
+///
+///   1 / 93000   if both factors are f32: m n k / 64 numbers of each are read from the second-level
+///               cache, 2 bytes more each, at 5800 bytes per cycle
+///   1 / 56000   64 x 64 x 32 products take 400 cycles of one of 132 multiprocessors, where the
+///               tiles of rung 11 take about a quarter of it
+///
+/// So with three factors it pays up to m n k = 1.0e8, which is 9000 / 3 / (1 / 93000 + 1 / 56000),
+/// and with w alone, which two products read, up to 6.5e7. The limit is 2^26 = 6.7e7. An estimate:
+/// nothing of it was timed.
+constexpr bool rounds_on_the_way(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m * n * k <= std::int64_t{1} << 26;
+}
 
 }  // namespace lockstep::kernels::cuda

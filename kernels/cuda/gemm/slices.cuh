@@ -159,7 +159,9 @@ void with_slices(const GemmProblem<T, C>& p, int count, cudaStream_t stream, F&&
                             .transpose_b = p.transpose_b,
                             .c = scratch.data(),
                             .accumulate = false,
-                            .row_sums = p.row_sums ? scratch.data() + count * p.m * p.n : nullptr});
+                            .row_sums = p.row_sums ? scratch.data() + count * p.m * p.n : nullptr,
+                            .a_f32 = p.a_f32,
+                            .b_f32 = p.b_f32});
   fold_slices(p, static_cast<const float*>(scratch.data()), count, stream);
 }
 
@@ -194,8 +196,7 @@ void with_tiles(const GemmProblem<T, C>& p, int wanted, cudaStream_t stream, F&&
           std::max(Tile::SHARED_BYTES, sizeof(ClusterSums<Tile::ROWS, Tile::COLUMNS>));
     }
     launch(sums,
-           Access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(), aligned_results(sums),
-                  slices.depth, in_cluster},
+           Access{aligned_a(p), aligned_b(p), aligned_results(sums), slices.depth, in_cluster},
            shape);
   };
   if (count > 1 && folding.prefers_cluster() && has_clusters())

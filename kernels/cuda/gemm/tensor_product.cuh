@@ -33,16 +33,26 @@ namespace lockstep::kernels::cuda {
 ///   multiply(sum, a, b): sum (16, 8) += a b;
 ///   ONES: a register of b whose elements are 1.
 ///
-/// WARP x WARP results per warp.
-template <class Core_, int WARP_>
+/// WARP x WARP results per warp. A, B: what the factors lie in memory as, and in their tiles; if it
+/// is not Element, it is float, and Core::read() rounds.
+template <class Core_, int WARP_, class A_ = typename Core_::Element,
+          class B_ = typename Core_::Element>
 struct TensorTiling {
   using Core = Core_;
   using Element = typename Core::Element;
+  using A = A_;
+  using B = B_;
   static constexpr int WARP = WARP_, ROWS = 2 * WARP, COLUMNS = ROWS, THREADS = 128;
   static constexpr int DEPTH = 2 * Core::DEPTH;  // per step: 64 bytes
   static constexpr int STAGES = 4;
-  using Copier = TileCopier<Element, ROWS, DEPTH, THREADS, TileOrder::as_stored>;
-  static constexpr std::size_t SHARED_BYTES = 2 * STAGES * Copier::SIZE * sizeof(Element);
+  template <class X>
+  using Copier =
+      TileCopier<X, ROWS, DEPTH, THREADS,
+                 std::is_same_v<X, Element> ? TileOrder::as_stored : TileOrder::for_pairs>;
+  using CopierA = Copier<A>;
+  using CopierB = Copier<B>;
+  static constexpr std::size_t SHARED_BYTES =
+      STAGES * (CopierA::SIZE * sizeof(A) + CopierB::SIZE * sizeof(B));
 };
 
 /// A thread's operands for one instruction's depth.
@@ -52,12 +62,11 @@ struct TensorFragments {
   std::uint32_t a[COUNT][4], b[COUNT][4];
 
   /// `row` and `column`: where the warp's results begin in the block's.
-  __device__ __forceinline__ void read(const typename Tile::Element* a_tile, int row,
-                                       const typename Tile::Element* b_tile, int column,
-                                       int depth) {
+  __device__ __forceinline__ void read(const typename Tile::A* a_tile, int row,
+                                       const typename Tile::B* b_tile, int column, int depth) {
     using Core = typename Tile::Core;
-    constexpr int ROW_A = Tile::Copier::template ROW<A_DEPTH_CONTIGUOUS>;
-    constexpr int ROW_B = Tile::Copier::template ROW<B_DEPTH_CONTIGUOUS>;
+    constexpr int ROW_A = Tile::CopierA::template ROW<A_DEPTH_CONTIGUOUS>;
+    constexpr int ROW_B = Tile::CopierB::template ROW<B_DEPTH_CONTIGUOUS>;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       Core::template read<A_DEPTH_CONTIGUOUS, ROW_A, true>(a[i], a_tile, row + i * 16, depth);
@@ -104,29 +113,40 @@ __device__ __forceinline__ void store_products(const GemmProblem<T, C>& p, std::
   }
 }
 
+/// The factor that lies in memory as X: T, or float.
+template <class X, class T>
+__device__ __forceinline__ const X* factor_as(const T* factor, const float* in_f32) {
+  if constexpr (std::is_same_v<X, T>)
+    return factor;
+  else
+    return in_f32;
+}
+
 /// The kernel of one block. blockIdx.x: the tile; blockIdx.y: the slice of K, which meets the others
 /// in the cluster, or whose sums go to the y-th matrix in p.c.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
 __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Element, C> p,
                                                const Access& access) {
   using Core = typename Tile::Core;
-  using Element = typename Tile::Element;
-  using Copier = typename Tile::Copier;
+  using A = typename Tile::A;
+  using B = typename Tile::B;
+  using CopierA = typename Tile::CopierA;
+  using CopierB = typename Tile::CopierB;
   constexpr int STAGES = Tile::STAGES, WARP = Tile::WARP;
-  Element* const a_tiles = dynamic_shared<Element>();
-  Element* const b_tiles = a_tiles + STAGES * Copier::SIZE;
+  A* const a_tiles = dynamic_shared<A>();
+  B* const b_tiles = reinterpret_cast<B*>(a_tiles + STAGES * CopierA::SIZE);
 
   const auto [row0, column0] = banded_origin<Tile>(p);
   const std::int64_t depth0 = blockIdx.y * access.slice_depth, left = p.k - depth0;
   const std::int64_t depth = left < access.slice_depth ? left : access.slice_depth;
   const int steps = static_cast<int>(tiles(depth, Tile::DEPTH));
-  Copier a({p.a, p.m, p.k, A_DEPTH_CONTIGUOUS}, row0, depth0, access.a);
-  Copier b({p.b, p.n, p.k, B_DEPTH_CONTIGUOUS}, column0, depth0, access.b);
+  CopierA a({factor_as<A>(p.a, p.a_f32), p.m, p.k, A_DEPTH_CONTIGUOUS}, row0, depth0, access.a);
+  CopierB b({factor_as<B>(p.b, p.b_f32), p.n, p.k, B_DEPTH_CONTIGUOUS}, column0, depth0, access.b);
   const auto start = [&](int step) {
     if (step < steps) {
       const std::int64_t depth_left = depth - step * std::int64_t{Tile::DEPTH};
-      a.start(a_tiles + step % STAGES * Copier::SIZE, depth_left);
-      b.start(b_tiles + step % STAGES * Copier::SIZE, depth_left);
+      a.start(a_tiles + step % STAGES * CopierA::SIZE, depth_left);
+      b.start(b_tiles + step % STAGES * CopierB::SIZE, depth_left);
     }
     cp_async_commit();
   };
@@ -145,8 +165,8 @@ __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Elemen
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // this step's tile is there; no thread reads the last one any more
     start(step + STAGES - 1);
-    const Element* a_tile = a_tiles + step % STAGES * Copier::SIZE;
-    const Element* b_tile = b_tiles + step % STAGES * Copier::SIZE;
+    const A* a_tile = a_tiles + step % STAGES * CopierA::SIZE;
+    const B* b_tile = b_tiles + step % STAGES * CopierB::SIZE;
     TensorFragments<Tile, A_DEPTH_CONTIGUOUS, B_DEPTH_CONTIGUOUS> fragments[2];
     fragments[0].read(a_tile, row, b_tile, column, 0);
 #pragma unroll

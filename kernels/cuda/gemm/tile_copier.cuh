@@ -15,6 +15,7 @@ namespace lockstep::kernels::cuda {
 enum class TileOrder {
   depth_rows,  ///< tile[depth][outer]; transposed while it is copied, where need be
   as_stored,   ///< its rows are pieces of the operand's rows: tile[outer][depth] or the other way
+  for_pairs,   ///< the same, of f32 that is read by pairs along the depth (rung 10)
 };
 
 /// One thread's part in copying, one after the other, the tiles of OUTER x DEPTH elements along the
@@ -37,16 +38,18 @@ class TileCopier {
   /// depth_rows: when they are written (see `padding`; but quads must stay aligned, so that two
   /// threads do meet where DEPTH is 16). As stored: when they are read (see rungs 9 and 10).
   static constexpr int DEPTH_ROWS_PADDING = padding<T, DEPTH> < WIDE ? WIDE : padding<T, DEPTH>;
+  static constexpr int PADDING_BY_OUTER = ORDER == TileOrder::for_pairs ? 2 * WIDE : WIDE;
+  static constexpr int PADDING_BY_DEPTH = ORDER == TileOrder::for_pairs ? WIDE : 8;
 
  public:
   /// Elements from one row of the tile in shared memory to the next.
   template <bool DEPTH_CONTIGUOUS>
   static constexpr int ROW = ORDER == TileOrder::depth_rows ? OUTER + DEPTH_ROWS_PADDING
-                             : DEPTH_CONTIGUOUS             ? DEPTH + WIDE
-                                                            : OUTER + 8;
+                             : DEPTH_CONTIGUOUS             ? DEPTH + PADDING_BY_OUTER
+                                                            : OUTER + PADDING_BY_DEPTH;
   /// Elements that a tile takes in shared memory, whichever way its operand lies.
   static constexpr int SIZE_BY_DEPTH = DEPTH * ROW<false>, SIZE_BY_OUTER = OUTER * ROW<true>;
-  static constexpr int SIZE = ORDER == TileOrder::as_stored && SIZE_BY_OUTER > SIZE_BY_DEPTH
+  static constexpr int SIZE = ORDER != TileOrder::depth_rows && SIZE_BY_OUTER > SIZE_BY_DEPTH
                                   ? SIZE_BY_OUTER
                                   : SIZE_BY_DEPTH;
 
@@ -101,7 +104,7 @@ class TileCopier {
   template <class F>
   __device__ __forceinline__ void in_mode(F&& f) const {
     if (depth_contiguous_) {
-      if constexpr (ORDER == TileOrder::as_stored)
+      if constexpr (ORDER != TileOrder::depth_rows)
         if (wide_) return f(Mode<true, WIDE>{});
       f(Mode<true, 1>{});
     } else if (wide_) {
