@@ -20,10 +20,9 @@ Product product_of(const Size& size, Source& source, DType dtype, bool tf32) {
 
 Case product_case(const Product& product, Run run) {
   const std::int64_t m = product.out.size(0), n = product.out.size(1);
-  const auto [transpose_a, transpose_b, accumulate] = product.flags;
-  const std::int64_t k = product.a.size(transpose_a ? 0 : 1);
-  const auto expected = [=, ta = transpose_a, tb = transpose_b](const std::vector<Values>& in,
-                                                                std::int64_t i) {
+  const bool ta = product.flags.transpose_a, tb = product.flags.transpose_b;
+  const std::int64_t k = product.a.size(ta ? 0 : 1);
+  const auto expected = [=](const std::vector<Values>& in, std::int64_t i) {
     const std::int64_t row = i / n, column = i % n;
     double total = 0;
     for (std::int64_t j = 0; j < k; ++j)

@@ -157,6 +157,20 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
   });
 }
 
+/// One cluster runs at a time.
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* kernel,
+                                           const cudaLaunchConfig_t* config) {
+  return call_runtime([&](Runtime& runtime) {
+    require(clusters != nullptr && config != nullptr, cudaErrorInvalidValue);
+    require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
+    const KernelInfo& info = kernel_info(kernel);
+    load(runtime, kernel, info);
+    check_cluster(*config, cluster_of(*config), info, settings_of(runtime, kernel),
+                  runtime.config.capability);
+    *clusters = 1;
+  });
+}
+
 /// By threads and shared memory; registers are not known here.
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
                                                           int block_threads,

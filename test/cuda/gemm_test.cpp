@@ -365,11 +365,11 @@ TEST_CASE("any number of slices is added up") {
 }
 
 TEST_CASE("slices for which there is no memory") {
-  constexpr std::int64_t size = 1 << 18;
-  const GemmProblem<float> problem{size, size, 256, nullptr, false, nullptr, false, nullptr, false};
+  constexpr std::int64_t size = 1 << 18;  // more slices than a cluster has blocks
+  const GemmProblem<float> problem{size, size, 288, nullptr, false, nullptr, false, nullptr, false};
   CHECK_THROWS_WITH_AS(
-      gemm_double_buffered(problem, {0, 2}, nullptr),
-      doctest::Contains("[matmul] cudaMallocAsync of 549755813888 bytes of scratch memory"),
+      gemm_double_buffered(problem, {0, 9}, nullptr),
+      doctest::Contains("[matmul] cudaMallocAsync of 2473901162496 bytes of scratch memory"),
       DeviceError);
 }
 

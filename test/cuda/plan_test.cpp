@@ -40,12 +40,12 @@ TEST_CASE("plans: tiles and slices of rungs 8 to 10") {
            // Large results; the same in slices, where these fill the last round.
            Row{4096, 4096, 4096, {0, 1}, {0, 1}, {0, 1}},
            Row{1024, 1024, 1024, {0, 4}, {0, 4}, {0, 2}},
-           Row{512, 512, 2048, {1, 6}, {0, 8}, {1, 4}},
+           Row{512, 512, 2048, {1, 8}, {0, 8}, {1, 4}},
            // Few results: small tiles, and slices where K is long. With more slices than K has
            // room for, what it has room for is not left out.
            Row{256, 256, 64, {2, 1}, {1, 1}, {1, 1}},
            Row{128, 128, 2048, {2, 24}, {1, 32}, {1, 8}},
-           Row{128, 512, 784, {2, 6}, {1, 8}, {1, 6}},
+           Row{128, 512, 784, {2, 8}, {1, 8}, {1, 6}},
            Row{16, 16, 5120, {2, 64}, {1, 64}, {1, 48}},
        }) {
     CAPTURE(row.m);
@@ -81,6 +81,9 @@ TEST_CASE("plans: few sums meet in a cluster, many in scratch memory") {
   const Folding large{1024, 1024, 2, 64, 128 * 128};
   CHECK(large.in_cluster() == 700 + 128 * 128 * 4 / 2 / 14);
   CHECK(large.by_kernel() == 3000 + 5 * 1024 * 1024 * 4 / 1900);
+  // 40 clusters of 6: 18 of them run at a time, 240 blocks are 3 rounds on 108 multiprocessors.
+  const Folding odd{256, 160, 6, 40, 32 * 32};
+  CHECK(odd.in_cluster() == 700 + 3 * (32 * 32 * 4 * 5 / 6) / 14);
   CHECK(Folding{128, 256, 9, 32, 32 * 32}.prefers_cluster() == false);  // more than 8 blocks
   CHECK(Folding{128, 256, 1, 32, 32 * 32}.cycles() == 0);
 }

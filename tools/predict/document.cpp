@@ -35,9 +35,13 @@ TFLOP/s: -18 %, not -8 %. The table of our own products is the independent one, 
 larger.
 
 Not modelled: where in L2 a line lies, rows of DRAM, TLBs, instruction caches, conflicts between
-registers, the copy engine's own time, host and driver. Instructions and registers are those of
-nvcc 13, counted once by hand, and no test compares them. cuBLAS is not predicted: its kernels are
-not known.
+registers, the copy engine's own time, host and driver, multiprocessors that are left over because a
+cluster has to fit into one part of the GPU. How fast blocks of a cluster read each other's shared
+memory is assumed (`H100` in `kernels/cuda/gemm/slice_plan.h`): nobody has timed our products with
+slices in clusters. Instructions and registers are those of nvcc 13, counted once by hand, and no
+test compares them. cuBLAS is not predicted: its kernels are not known. With the 3942 bytes per
+cycle of L2 that were measured for loads of 16 bytes, fast.cu's kernels 5 and 6 would come out
+equal.
 
 - **Share** is that of the roof: the longer of the multiply-adds at the base clock, and of the
   fewest bytes at the memory's full speed. Launches are part of the time that is compared with it.

@@ -25,9 +25,9 @@ std::vector<Measured> measured_products(const std::string& benchmarks) {
     for (const Precision precision : {Precision::f32, Precision::tf32, Precision::bf16}) {
       product.precision = precision;
       product.result_bytes = product.bytes();
-      const std::string text = found[6 + static_cast<int>(precision)];
+      const std::string entry = found[6 + static_cast<int>(precision)];
       std::smatch timed;
-      if (std::regex_match(text, timed, cell))
+      if (std::regex_match(entry, timed, cell))
         all.push_back({product, std::stod(timed[1]), timed[2]});
     }
   }

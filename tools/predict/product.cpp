@@ -54,6 +54,7 @@ void fold_in_cluster(Work& work, const Product& p, double results, int slices) {
   work.meeting = kernels::cuda::H100::meeting;
   work.persistent = false;
   work.cluster *= slices;
+  work.processors = static_cast<int>(kernels::cuda::H100::processors_for(work.cluster));
 }
 
 /// With the product's own reads, and the writes of its results or of its slices' sums.

@@ -42,6 +42,8 @@
 //       in 16-byte copies 4194304 B
 //     gemm_fold_slices_kernel: loads 16.00 (100 %), stores 16.00 (100 %)
 
+#include <array>
+#include <atomic>
 #include <cmath>
 
 #include "lockstep/core/cuda/launch.h"
@@ -190,15 +192,44 @@ void run(const GemmProblem<float>& p, int slices, cudaStream_t stream) {
 
 }  // namespace
 
+namespace {
+
+/// Asks the current device.
+bool can_run_clusters() {
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return false;
+  const auto* const kernel = reinterpret_cast<const void*>(gemm_double_buffered_kernel<Small>);
+  cudaFuncAttributes attributes;
+  lockstep::cuda::call("matmul", "cudaFuncGetAttributes",
+                       cudaFuncGetAttributes(&attributes, kernel));
+  if (attributes.ptxVersion < 90) return false;  // compiled for older GPUs
+  // A part of a GPU (MIG) may be too small for eight blocks side by side.
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = cluster.val.clusterDim.z = 1;
+  cluster.val.clusterDim.y = most_in_cluster;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1, most_in_cluster);
+  config.blockDim = Small::THREADS;
+  config.dynamicSmemBytes = Small::SHARED_BYTES;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  lockstep::cuda::call("matmul", "cudaOccupancyMaxActiveClusters",
+                       cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  return clusters > 0;
+}
+
+}  // namespace
+
 bool has_clusters() {
-  static const bool compiled = [] {
-    cudaFuncAttributes attributes;
-    const auto* const kernel = reinterpret_cast<const void*>(gemm_double_buffered_kernel<Small>);
-    lockstep::cuda::call("matmul", "cudaFuncGetAttributes",
-                         cudaFuncGetAttributes(&attributes, kernel));
-    return attributes.ptxVersion >= 90;
-  }();
-  return compiled && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+  enum : int { unknown, no, yes };
+  static std::array<std::atomic<int>, 64> answers{};  // by device
+  int device = 0;
+  lockstep::cuda::call("matmul", "cudaGetDevice", cudaGetDevice(&device));
+  const auto at = static_cast<std::size_t>(device);
+  if (at >= answers.size()) return can_run_clusters();
+  if (answers[at] == unknown) answers[at] = can_run_clusters() ? yes : no;
+  return answers[at] == yes;
 }
 
 void gemm_double_buffered(const GemmProblem<float>& p, const Plan& plan, cudaStream_t stream) {

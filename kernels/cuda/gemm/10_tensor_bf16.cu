@@ -54,6 +54,15 @@
 //   gemm_10_tensor_bf16_bf16_f32 256x256x64 TN: stores 16.00 (100 %), cp.async 16.00 (100 %),
 //     into shared 4.00 (4.00), shared loads 4.00 (4.00), in 16-byte copies 262144 B,
 //     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16_from_f32 256x256x64 NN: stores 16.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 4.00 (4.00), shared loads 1.33 (1.33), in 16-byte copies 524288 B,
+//     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16_from_f32 256x256x64 NT: stores 16.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 4.00 (4.00), shared loads 2.00 (2.00), in 16-byte copies 524288 B,
+//     DRAM 1.00 of the fewest
+//   gemm_10_tensor_bf16_bf16_from_f32 256x256x64 TN: stores 16.00 (100 %), cp.async 16.00 (100 %),
+//     into shared 4.00 (4.00), shared loads 1.00 (1.00), in 16-byte copies 524288 B,
+//     DRAM 1.00 of the fewest
 
 #include <cstring>
 

@@ -22,7 +22,7 @@
 ///
 ///   These are wide tiles; hopper/plan.h has the others, below is why.
 ///   `full` waits for one arrival (the producer's, which announces 48 KiB) and for the bytes;
-///   `empty` for all 8 multiplying warps of both blocks of the cluster. A consumer keeps the
+///   `empty` for all 8 multiplying warps of both blocks that share B. A consumer keeps the
 ///   products of one stage running while it waits for the next, and frees a stage when its own are
 ///   finished.
 /// - Clusters: two blocks, one above the other, want the same tile of B. Each fetches half of it,

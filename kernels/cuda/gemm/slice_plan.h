@@ -40,7 +40,8 @@ struct Plan {
 /// A slice has at least so many steps: they fill the ring of tiles.
 inline constexpr int shortest_slice = 4;
 
-/// So many slices meet in a cluster: all GPUs that have clusters have them of 8 blocks.
+/// So many slices meet in a cluster: GPUs that have clusters have them of 8 blocks (has_clusters()
+/// asks: a part of a GPU may have no room).
 inline constexpr int most_in_cluster = 8;
 
 /// The sums of all slices have at most so many elements: 256 MiB of scratch memory. More slices
@@ -57,7 +58,14 @@ struct H100 {
   /// of the barriers round that. Assumed, not timed: some 3.3 TB/s of all, and 200 cycles each way.
   static constexpr std::int64_t neighbour_bytes = 14;
   static constexpr std::int64_t meeting = 700;
+
+  /// Multiprocessors that clusters of so many blocks can use, one block each. A cluster lies within
+  /// one of the 8 parts of the GPU (GPCs); assumed: six have 16 multiprocessors, two have 18.
+  static constexpr std::int64_t processors_for(std::int64_t cluster) {
+    return cluster * (6 * (16 / cluster) + 2 * (18 / cluster));
+  }
 };
+static_assert(H100::processors_for(1) == H100::processors && H100::processors_for(6) == 108);
 
 /// An (m, n) matrix of results whose K is cut into `slices`, computed in `tiles` of `tile_results`.
 struct Folding {
@@ -70,13 +78,13 @@ struct Folding {
   }
   /// Those of the blocks of a cluster, each of which reads what it adds up of the others.
   constexpr std::int64_t in_cluster() const {
-    const std::int64_t each = divide_up(tiles * slices, H100::processors);
+    const std::int64_t each = divide_up(tiles * slices, H100::processors_for(slices));
     const std::int64_t others = tile_results * 4 * (slices - 1) / slices;
     return H100::meeting + each * others / H100::neighbour_bytes;
   }
   /// Where both can be done: whether the slices should meet in a cluster. The bits are the same.
   constexpr bool prefers_cluster() const {
-    return slices <= most_in_cluster && in_cluster() <= by_kernel();
+    return slices > 1 && slices <= most_in_cluster && in_cluster() <= by_kernel();
   }
   constexpr std::int64_t cycles() const {
     return slices == 1 ? 0 : prefers_cluster() ? in_cluster() : by_kernel();
@@ -98,15 +106,16 @@ constexpr std::int64_t estimated_cycles(std::int64_t m, std::int64_t n, const Ti
                                         const Slices& slices) {
   constexpr std::int64_t ends_of_round = 1500;
   const std::int64_t tiles = divide_up(m, tile.rows) * divide_up(n, tile.columns);
-  const std::int64_t blocks = tiles * slices.count;
-  const std::int64_t each = divide_up(blocks, H100::processors);
+  const Folding folding{m, n, slices.count, tiles, tile.rows * tile.columns};
+  const std::int64_t cluster = folding.prefers_cluster() ? slices.count : 1;
+  const std::int64_t each = divide_up(tiles * slices.count, H100::processors_for(cluster));
   const std::int64_t steps = divide_up(slices.depth, tile.depth);
   const auto round = [&](std::int64_t together) {
     const std::int64_t step = std::max<std::int64_t>(tile.alone, together * tile.beside);
     return together == 0 ? 0 : steps * step + ends_of_round;
   };
   return each / tile.resident * round(tile.resident) + round(each % tile.resident) +
-         Folding{m, n, slices.count, tiles, tile.rows * tile.columns}.cycles();
+         folding.cycles();
 }
 
 /// A plan and what it is estimated to take.

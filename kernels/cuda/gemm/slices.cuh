@@ -199,7 +199,7 @@ void with_tiles(const GemmProblem<T, C>& p, int wanted, cudaStream_t stream, F&&
            Access{aligned_a(p), aligned_b(p), aligned_results(sums), slices.depth, in_cluster},
            shape);
   };
-  if (count > 1 && folding.prefers_cluster() && has_clusters())
+  if (folding.prefers_cluster() && has_clusters())
     start(p, true);
   else
     with_slices(p, slices.count, stream, [&](const auto& sums) { start(sums, false); });

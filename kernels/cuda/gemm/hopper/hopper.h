@@ -27,7 +27,7 @@ bool hopper_rows(const T* matrix, std::int64_t inner) {
 template <class T, class C>
 bool hopper_can(const GemmProblem<T, C>& p) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() / 2;
-  return p.m <= most && p.n <= most && p.k <= most && hopper_rows(p.c, p.n) &&
+  return !p.rounds() && p.m <= most && p.n <= most && p.k <= most && hopper_rows(p.c, p.n) &&
          (p.positive == nullptr || hopper_rows(p.positive, p.n)) &&
          hopper_rows(p.a, p.transpose_a ? p.m : p.k) && hopper_rows(p.b, p.transpose_b ? p.k : p.n);
 }

@@ -5,18 +5,21 @@
 ///
 ///   rounds x (blocks of k x cycles per block + end of a tile), or the bytes / 1900 per cycle
 ///
-///   rounds            how many tiles the busiest of 132 multiprocessors computes; two blocks that
-///                     share one overlap the end of one tile with the other's products
+///   rounds            how many tiles the busiest multiprocessor computes, of those that clusters
+///                     can use; two blocks that share one overlap the end of one tile with the
+///                     other's products
 ///   cycles per block  (128 bytes of k) the largest of what the tensor cores take, 1024 for 128 x
-///                     256, and what the second-level cache gives: 64 bytes per cycle to one
-///                     multiprocessor, 5800 to all. A cluster reads a tile of B once
+///                     256; what shared memory takes, 128 bytes per cycle, into which a tile of A
+///                     and one of B are copied, and from which each warpgroup reads its 64 rows of
+///                     A and all of B; and what the second-level cache gives: 64 bytes per cycle
+///                     to one multiprocessor, 5800 to all. A cluster reads a tile of B once
 ///   end of a tile     600, and 32 bytes of results per cycle
 ///
-///               tensor cores   bytes      all 132 busy   alone     end (16 bit, f32)
-///   wide           1024        32 KiB         1024        1024       2648   4696
-///   square          512        24 KiB          559         512       1624   2648
-///   flat            256        16 KiB          373         256       1112   1624
-///   small           128        16 KiB          373         256        856   1112
+///               tensor cores   shared   bytes      all 132 busy   alone     end (16 bit, f32)
+///   wide           1024         1024    32 KiB         1024        1024       2648   4696
+///   square          512          640    24 KiB          640         640       1624   2648
+///   flat            256          384    16 KiB          384         384       1112   1624
+///   small           128          256    16 KiB          373         256        856   1112
 ///
 /// Slices cost what their cluster takes to add them up (Folding, in slice_plan.h). Matrices that
 /// must be turned over cost a kernel, and their way to memory and back.
@@ -53,9 +56,11 @@ std::int64_t memory_cycles(const HopperSizes& s) {
 /// Per block of k, for one of `active` blocks that run at a time.
 std::int64_t block_cycles(const HopperShape& shape, std::int64_t active) {
   const std::int64_t products = std::int64_t{shape.rows} * shape.columns / 32;
+  const std::int64_t warpgroups = shape.rows / 64;
+  const std::int64_t shared = shape.rows + shape.columns + warpgroups * (64 + shape.columns);
   const std::int64_t bytes = (shape.rows + shape.columns / shape.cluster) * row_bytes;
-  return std::max(
-      {products, bytes / port_bytes, bytes * std::min(active, H100::processors) / cache_bytes});
+  return std::max({products, shared, bytes / port_bytes,
+                   bytes * std::min(active, H100::processors) / cache_bytes});
 }
 
 std::int64_t turning_cycles(const HopperSizes& s) {
@@ -78,7 +83,7 @@ std::int64_t hopper_cycles(const HopperSizes& s, const HopperPlan& plan) {
   const std::int64_t tiles =
       divide_up(s.m, shape.rows * shape.cluster) * shape.cluster * divide_up(s.n, shape.columns);
   const std::int64_t blocks = tiles * slices;
-  const std::int64_t rounds = divide_up(blocks, H100::processors);
+  const std::int64_t rounds = divide_up(blocks, H100::processors_for(shape.cluster * slices));
   const std::int64_t results = std::int64_t{shape.rows} * shape.columns;
   const std::int64_t tile_end = 600 + results / slices * s.result_bytes / 32;
   const std::int64_t ends = divide_up(rounds, shape.blocks) * tile_end;

@@ -107,12 +107,12 @@ __device__ void multiply(hw::Accumulators<Tile::COLUMNS>& sum, RowSums<T, a_mn_m
 }
 
 /// A cluster adds up the slices of its tile, which is its only one: each block's sums go where its
-/// operands were. All threads of the cluster meet three times, the last time at the kernel's end.
+/// operands were. The block meets once, and the cluster twice, the last time at the kernel's end.
 template <class Tile, class T, bool a_mn_major, class C>
-__device__ void meet_in_cluster(hw::Accumulators<Tile::COLUMNS>& sum, RowSums<T, a_mn_major>& rows,
-                                bool sums_rows, Ring<Tile>& ring, const Output<C>& out,
-                                const Work& work, const ClusterPlace& in_cluster, int consumer) {
-  hw::cluster_sync();  // all operands have been read
+__device__ void meet_with_slices(hw::Accumulators<Tile::COLUMNS>& sum, RowSums<T, a_mn_major>& rows,
+                                 bool sums_rows, Ring<Tile>& ring, const Output<C>& out,
+                                 const Work& work, const ClusterPlace& in_cluster, int consumer) {
+  __syncthreads();  // all operands have been read
   auto& sums = reinterpret_cast<TileSums<Tile>&>(ring.stages);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   if (sums_rows)
@@ -148,14 +148,14 @@ __device__ void consume(Shared<Tile, C>& shared, const Output<C>& out,
     const int row = work.row + consumer * hw::PANEL_ROWS;
     const auto& p = out.problem;
     Bias<Tile> bias;
-    if (p.bias != nullptr) bias.fetch(out, work.column);
+    if (p.bias != nullptr && out.extent.slices == 1) bias.fetch(out, work.column);
     hw::Accumulators<Tile::COLUMNS> sum;
     RowSums<T, a_mn_major> rows;
     const bool sums_rows = p.row_sums != nullptr && work.column == 0;
     multiply<Tile, T, a_mn_major, b_mn_major>(sum, rows, sums_rows, shared.ring, work, place,
                                               in_cluster.slice, consumer);
     if (out.extent.slices > 1)
-      return meet_in_cluster(sum, rows, sums_rows, shared.ring, out, work, in_cluster, consumer);
+      return meet_with_slices(sum, rows, sums_rows, shared.ring, out, work, in_cluster, consumer);
     if (sums_rows)
       each_row(rows, warp, [&](int r, float row_sum) { store_row_sum(p, row + r, row_sum); });
     if (p.bias != nullptr) bias.spread(shared.bias[own]);
@@ -195,7 +195,10 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
     if (threadIdx.x == 0)
       produce<Tile, K_WIDTH<T>, a_mn_major, b_mn_major>(shared.ring, a, b, out.extent, in_cluster);
     __syncwarp();
-    if (slices > 1) hw::cluster_sync(), hw::cluster_sync();  // of meet_in_cluster
+    if (slices > 1) {  // as in meet_with_slices
+      __syncthreads();
+      hw::cluster_sync();
+    }
   } else {
     if constexpr (Tile::MOVES_REGISTERS) hw::take_registers<Tile::CONSUMER_REGISTERS>();
     consume<Tile, T, a_mn_major, b_mn_major>(shared, out, in_cluster, warpgroup - 1);
