@@ -244,7 +244,7 @@ std::vector<float> halfway_values(std::int64_t count, int seed) {
   return values;
 }
 
-/// Rung 10 with factors of f32, one or both, at these offsets, has the bits that it has of cast ones.
+/// Rung 10 with factors of f32, one or both, at these offsets: it has the bits of cast ones.
 template <class T, class C>
 void check_rounding(const Case& c, int slices, std::size_t offset_a, std::size_t offset_b) {
   const std::vector<float> a_values = halfway_values(c.m * c.k, 1);

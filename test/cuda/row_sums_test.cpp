@@ -9,6 +9,8 @@
 
 #include "kernels/support.h"
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/gpu/gpu.h"
 #include "lockstep/kernels/cuda/gemm/hopper/hopper.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 
@@ -150,6 +152,88 @@ TEST_CASE("sums of rows: hopper, all tiles, whole and in slices") {
         check_sums<float>(size, slices == 1,
                           [&](const auto& problem) { gemm_hopper_tf32(problem, plan, nullptr); });
       }
+}
+
+// In a cluster or through scratch memory, which it is depends on the GPU; the bits do not. Numbers
+// whose sums are rounded: the order shows.
+TEST_CASE("sums of rows and products: slices are added up in ascending order, on every rung") {
+  const Device device{*gpu::kind(), 0};
+  const auto check = [&]<class T>(T, std::int64_t m, std::int64_t n, std::int64_t k, int slices,
+                                  std::int64_t depth, auto&& product) {
+    CAPTURE(m);
+    CAPTURE(n);
+    CAPTURE(k);
+    CAPTURE(slices);
+    const DType dtype = sizeof(T) == 4 ? DType::f32 : DType::f16;
+    const auto drawn = [&](std::int64_t rows, std::int64_t columns, int seed) {
+      const Tensor x = Tensor::empty({rows, columns});
+      for (std::int64_t i = 0; i < x.numel(); ++i)
+        x.data<float>()[i] = static_cast<float>(test::value_at(i, seed));
+      return lockstep::cast(x, dtype).to(device);
+    };
+    // op(a) (m, k) lies as (k, m): a slice of k is a piece of both factors.
+    const Tensor a = drawn(k, m, 1), b = drawn(k, n, 2);
+    const auto into = [&](std::int64_t begin, std::int64_t end, const Tensor& c,
+                          const Tensor& rows) {
+      return GemmProblem<T, float>{.m = m,
+                                   .n = n,
+                                   .k = end - begin,
+                                   .a = a.slice(begin, end).template data<T>(),
+                                   .transpose_a = true,
+                                   .b = b.slice(begin, end).template data<T>(),
+                                   .transpose_b = false,
+                                   .c = c.data<float>(),
+                                   .accumulate = false,
+                                   .row_sums = rows.data<float>()};
+    };
+    const auto run = [&](std::int64_t begin, std::int64_t end, int cut) {
+      const Tensor c = Tensor::empty({m, n}, DType::f32, device);
+      const Tensor rows = Tensor::empty({m}, DType::f32, device);
+      product(into(begin, end, c, rows), cut, lockstep::cuda::queue_of(c).stream);
+      std::vector<float> both = c.to_vector<float>();
+      for (const float sum : rows.to_vector<float>()) both.push_back(sum);
+      return both;
+    };
+    std::vector<float> expected = run(0, depth, 1);
+    for (std::int64_t begin = depth; begin < k; begin += depth) {
+      const std::vector<float> slice = run(begin, std::min(k, begin + depth), 1);
+      for (std::size_t i = 0; i < slice.size(); ++i) expected[i] += slice[i];
+    }
+    CHECK(run(0, k, slices) == expected);
+  };
+  const auto on_rung_8 = [](int tile) {
+    return [tile](const auto& p, int slices, cudaStream_t stream) {
+      gemm_double_buffered(p, {tile, slices}, stream);
+    };
+  };
+  check(0.0f, 132, 136, 3 * 32 + 5, 3, 40, on_rung_8(0));
+  check(0.0f, 65, 68, 2 * 32 + 9, 2, 40, on_rung_8(1));
+  check(0.0f, 37, 33, 8 * 80 - 3, 8, 80, on_rung_8(2));
+  for (const int tile : {0, 1}) {
+    check(0.0f, 68, 72, 4 * 64 + 8, 4, 80, [tile](const auto& p, int slices, cudaStream_t stream) {
+      gemm_tensor_tf32(p, {tile, slices}, stream);
+    });
+    check(Half(), 136, 67, 3 * 128 + 8, 3, 160,
+          [tile](const auto& p, int slices, cudaStream_t stream) {
+            gemm_tensor_16(p, Plan{tile, slices}, stream);
+          });
+  }
+  if (!hopper_available()) return;
+  for (const HopperTile tile :
+       {HopperTile::wide, HopperTile::square, HopperTile::flat, HopperTile::small}) {
+    CAPTURE(static_cast<int>(tile));
+    const HopperShape shape = hopper_shape(tile);
+    const std::int64_t rows = shape.rows * shape.cluster, columns = shape.columns;
+    const int slices = tile == HopperTile::small ? 8 : 4;
+    check(Half(), rows + 8, columns - 8, slices * 128 - 8, slices, 128,
+          [tile](const auto& p, int cut, cudaStream_t stream) {
+            gemm_hopper_16(p, HopperPlan{tile, cut}, stream);
+          });
+    check(0.0f, rows - 8, columns + 8, slices * 64 - 7, slices, 64,
+          [tile](const auto& p, int cut, cudaStream_t stream) {
+            gemm_hopper_tf32(p, HopperPlan{tile, cut}, stream);
+          });
+  }
 }
 
 }  // namespace row_sums_cases

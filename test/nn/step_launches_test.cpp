@@ -110,9 +110,9 @@ TEST_CASE("a step of an MLP: losses are those of single operations, in f32 and b
   }
 }
 
-// 3 products forward, 5 backward, cross-entropy, the optimizer. Slices of a product meet in a cluster
-// of blocks; GPUs without clusters have a further kernel for them. In bf16 the products round their
-// factors.
+// 3 products forward, 5 backward, cross-entropy, the optimizer. Slices of a product meet in a
+// cluster of blocks; GPUs without clusters have a further kernel for them. In bf16 the products
+// round their factors.
 TEST_CASE("a step of an MLP on a GPU is ten kernels, in f32 and in bf16") {
   if (test::on_cpu()) return;
   const bool clusters = gpu::facts().devices.front().capability >= 90;

@@ -122,8 +122,8 @@ __device__ __forceinline__ const X* factor_as(const T* factor, const float* in_f
     return in_f32;
 }
 
-/// The kernel of one block. blockIdx.x: the tile; blockIdx.y: the slice of K, which meets the others
-/// in the cluster, or whose sums go to the y-th matrix in p.c.
+/// The kernel of one block. blockIdx.x: the tile; blockIdx.y: the slice of K, which meets the
+/// others in the cluster, or whose sums go to the y-th matrix in p.c.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
 __device__ __forceinline__ void tensor_product(GemmProblem<typename Tile::Element, C> p,
                                                const Access& access) {
