@@ -8,6 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/tools/facts/text.h"
+#include "lockstep/tools/predict/document.h"
 #include "lockstep/tools/predict/measured.h"
 #include "lockstep/tools/predict/published.h"
 
