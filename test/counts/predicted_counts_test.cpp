@@ -26,7 +26,8 @@ Totals totals(const predict::Work& work) {
     all.requests += access.requests * work.steps * warps;
   all.from_l2 = work.step.from_l2 * work.steps * warps;
   all.to_l2 = work.ends.to_l2 * warps;
-  all.barriers = work.barriers * work.steps * static_cast<double>(work.blocks);
+  const double at_end = work.meeting > 0 ? 1 : 0;  // before sums take the place of tiles
+  all.barriers = (work.barriers * work.steps + at_end) * static_cast<double>(work.blocks);
   return all;
 }
 
