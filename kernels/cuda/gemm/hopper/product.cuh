@@ -107,12 +107,13 @@ __device__ void multiply(hw::Accumulators<Tile::COLUMNS>& sum, RowSums<T, a_mn_m
 }
 
 /// A cluster adds up the slices of its tile, which is its only one: each block's sums go where its
-/// operands were. The block meets once, and the cluster twice, the last time at the kernel's end.
+/// operands were. The cluster meets three times, the last time at the kernel's end. (The first time
+/// its own block would do for each, but __syncthreads is for threads at one place of the code.)
 template <class Tile, class T, bool a_mn_major, class C>
 __device__ void meet_with_slices(hw::Accumulators<Tile::COLUMNS>& sum, RowSums<T, a_mn_major>& rows,
                                  bool sums_rows, Ring<Tile>& ring, const Output<C>& out,
                                  const Work& work, const ClusterPlace& in_cluster, int consumer) {
-  __syncthreads();  // all operands have been read
+  hw::cluster_sync();  // all operands have been read
   auto& sums = reinterpret_cast<TileSums<Tile>&>(ring.stages);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   if (sums_rows)
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
       produce<Tile, K_WIDTH<T>, a_mn_major, b_mn_major>(shared.ring, a, b, out.extent, in_cluster);
     __syncwarp();
     if (slices > 1) {  // as in meet_with_slices
-      __syncthreads();
+      hw::cluster_sync();
       hw::cluster_sync();
     }
   } else {
